@@ -9,7 +9,7 @@
 //!
 //! # Layers
 //!
-//! A crate depends only on crates in rows below its own. Cargo enforces that it uses only the
+//! A crate depends only on crates in rows below its own. Cargo enforces that a crate uses only the
 //! crates in its manifest; `tests/tidy/map.rs` compares the manifests with the drawing, and the
 //! table with the folders.
 //!

@@ -263,7 +263,7 @@ function Interruption() {
 
 async function overview(signal) {
   const errors = [];
-  // If a figure cannot be loaded, the others are still shown.
+  // If a figure cannot be loaded, the other figures are still shown.
   const get = (path) =>
     ask("GET", path, undefined, { signal }).catch((error) => {
       if (error.name === "AbortError") throw error;

@@ -30,7 +30,7 @@ export const session = signal(null);
 // Set while a log-in is shown on top of the page; called after the log-in.
 export const interrupted = signal(null);
 
-// Signals of requests that the user did not trigger: they do not keep the session alive.
+// Signals of requests that the user did not trigger. Such requests do not keep the session alive.
 export const unattended = new WeakSet();
 export const UNATTENDED = { "x-orrery-unattended": "true" };
 
@@ -129,8 +129,8 @@ export function sentence(error) {
 export const connectionLost = () => new Refusal(0, "The connection to the service was lost.");
 export const AGAIN_MS = 3000; // Between two attempts to reach a service that does not answer.
 
-// Calls `load` now, whenever `keys` change, and again if there is no answer; keeps the last result until the next one
-// arrives.
+// Calls `load` now, whenever `keys` change, and again if there is no answer; keeps the last result
+// until the next result arrives.
 export function useLoad(load, keys) {
   const [state, setState] = useState({ data: null, error: null, loading: true });
   const [round, setRound] = useState(0);
@@ -203,7 +203,7 @@ export function tellLists(topics = null) {
 // ---- Formats ----
 
 const numbers = new Intl.NumberFormat("en");
-// One date format everywhere: parts may be omitted, but their order and the 24-hour clock are fixed.
+// The only date format: parts may be omitted, but their order and the 24-hour clock are fixed.
 /** @type {Intl.DateTimeFormatOptions} */
 const day = { day: "numeric", month: "short" };
 /** @type {Intl.DateTimeFormatOptions} */
@@ -353,7 +353,8 @@ function useDocumentTitle(title) {
   }, [title]);
 }
 
-// A screen. Its title becomes the window's title, and gets the focus when the screen opens.
+// A screen. The screen's title becomes the window's title, and gets the focus when the screen
+// opens.
 export function Page({ title, intro, actions, children, wide = false }) {
   const heading = useRef(null);
   useDocumentTitle(title);
@@ -373,7 +374,7 @@ export function Door({ title, children }) {
     <h1>${title}</h1>${children}</main>`;
 }
 
-// Catches an error in one screen, so that the others keep working.
+// Catches an error in one screen, so that the other screens keep working.
 function Guard({ children }) {
   const [error, again] = useErrorBoundary();
   if (error) {
@@ -406,7 +407,7 @@ export function Input({ label, hint, error, optional, value, onValue, first = fa
 export const Username = ({ email }) =>
   html`<input type="text" name="username" autocomplete="username" class="hidden" tabindex="-1" aria-hidden="true" readonly value=${email} />`;
 
-// A native dialog: it keeps the focus inside, and Escape closes it.
+// A native dialog, which keeps the focus inside and which Escape closes.
 export function Dialog({ title, onClose, children, modal = true, wide = false }) {
   const dialog = useRef(null);
   const id = useId();
@@ -501,7 +502,7 @@ export function statusOf({ status, waiting_for: waiting }) {
   return ["paused", "event"].find((reason) => reasons.includes(reason)) ?? status;
 }
 
-// A status: the word and icon convey the meaning; the color only supports them.
+// A status: the word and icon convey the meaning; the color only supports the word and icon.
 export function Status({ of }) {
   const [icon, kind, word] = STATUS[of] ?? ["info", "off", String(of)];
   return html`<span class=${`status ${kind}`}><${Icon} name=${icon} />${word}</span>`;

@@ -187,7 +187,8 @@ function Upload({ label, onFile }) {
     ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}`;
 }
 
-// One of several alternatives, chosen by the user: it never changes while the user is typing.
+// One of several alternatives, chosen by the user. The choice never changes while the user is
+// typing.
 function Choice({ schema, root, value, onValue, label, hint, error, optional, path, errors, depth }) {
   const all = schema.oneOf ?? schema.anyOf;
   const [at, setAt] = useState(() =>

@@ -1,6 +1,7 @@
-// Live updates while a page is visible. With HTTP/1.1 a browser has six connections per address, shared by all its
-// windows: hidden pages keep no connection open, a few visible pages keep one open each, and the others poll. A free
-// connection thus remains for loading a new window.
+// Live updates while a page is visible. With HTTP/1.1 a browser has six connections per address,
+// shared by all its windows: hidden pages keep no connection open, a few visible pages keep one
+// connection open each, and the other pages poll. A free connection thus remains for loading a new
+// window.
 
 import { Refusal, UNATTENDED, ask, connectionLost, tellLists, unattended } from "./core.js";
 import { BASE } from "./location.js";
@@ -164,8 +165,8 @@ export function rereading(read, signal) {
 
 // ---- Lists: changes in the organization ----
 
-// One window of a browser holds the connection and forwards events to the others. Without locks (HTTP on a name other
-// than localhost), each visible window has its own connection.
+// One window of a browser holds the connection and forwards events to the other windows. Without
+// locks (HTTP on a name other than localhost), each visible window has its own connection.
 const windows = new BroadcastChannel("changes");
 let isMissing = true;
 

@@ -92,7 +92,7 @@ function instantOf(local) {
 
 const TIME = /^(\d\d:\d\d(?::\d\d)?)(?:\.\d+)?(Z|[+-]\d\d:\d\d)?$/i;
 
-// A time of day keeps its offset; a new one gets the browser's offset.
+// A time of day keeps its offset; a new time of day gets the browser's offset.
 function timeOf(local, before) {
   const minutes = -new Date().getTimezoneOffset();
   const size = Math.abs(minutes);

@@ -1,7 +1,7 @@
 // Bars on a time axis: the start and end of each span in percent of the axis. Hours of waiting would make all bars
 // invisibly narrow, so long idle gaps are shortened and labeled.
 
-// A gap is long if it is at least this many times the median span, and at least this many milliseconds.
+// A long gap is at least this many times the median span, and at least this many milliseconds.
 const LONG = 10;
 const LONG_MS = 2000;
 

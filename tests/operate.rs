@@ -2,7 +2,8 @@
 //! on its own data folders and loopback addresses. The clients' perspective is tested in
 //! `tests/it`.
 //!
-//! One file per subject. No test needs root, the internet or a program that Linux systems lack.
+//! Each subject has its own file. No test needs root, the internet or a program that Linux systems
+//! lack.
 
 #![expect(
     clippy::unwrap_used,

@@ -4,7 +4,7 @@
 //! here.
 //!
 //! Each rule is a function from a file to its faults. A test below runs every rule on bad snippets:
-//! a rule that finds no fault in them is broken.
+//! a rule that finds no fault in its bad snippets is broken.
 
 #![expect(clippy::unwrap_used, reason = "helpers of a test: a panic here is the test's failure")]
 

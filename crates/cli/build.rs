@@ -1,5 +1,5 @@
-//! Passes build information to the binary: commit and date, features, target. It runs none of the
-//! project's code and writes no files.
+//! Passes build information to the binary: commit and date, features, target. This script runs none
+//! of the project's code and writes no files.
 //!
 //! The commit comes from `ORRERY_COMMIT` (for builds from an archive) or, in an optimized build,
 //! from git. An unoptimized build contains no commit, because otherwise every new commit would

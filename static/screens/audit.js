@@ -103,7 +103,7 @@ const isNamed = (subject) => subject.search(ID) === 0 && subject[36] === " ";
 // Returns the name after an id; for a key, without the beginning of the key's text.
 const nameIn = (subject) => subject.slice(37).replace(/^\w{4,16}… /, "");
 
-// Returns names for ids: of existing resources, and of those mentioned in the log itself.
+// Returns names for ids: of existing resources, and of resources that the log itself mentions.
 function namesOf(known, events) {
   const names = new Map(events.filter((one) => isNamed(one.subject)).map((one) => [one.subject.slice(0, 36), nameIn(one.subject)]));
   for (const one of [...(known?.keys ?? []), ...(known?.members ?? [])]) names.set(one.id, one.name);

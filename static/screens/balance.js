@@ -60,7 +60,7 @@ export function List() {
 
 export const Detail = List;
 
-// Number of models with their own color in the chart; the others share one color.
+// Number of models with their own color in the chart; the other models share one color.
 const COLOURS = 5;
 
 // Spending by day, as columns stacked by model.

@@ -1,5 +1,5 @@
-// Chat with a chat model: answers are streamed, can be stopped at any time, and are kept in this tab until it is
-// closed.
+// Chat with a chat model: answers are streamed, can be stopped at any time, and are kept in this
+// tab until the tab is closed.
 
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import {
@@ -109,7 +109,7 @@ function grown(message, chunk) {
   return next;
 }
 
-// Returns the failure described in a chunk. Some services already name the model in it.
+// Returns the failure described in a chunk. Some services already name the model in the failure.
 function failureOf({ message }) {
   const text = typeof message === "string" ? message : "it gave no reason";
   return /^the model\b/i.test(text) ? text : `The model failed: ${text}`;

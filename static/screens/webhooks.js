@@ -39,7 +39,8 @@ const PAGE = 50;
 const LOOK_MS = 2000;
 const LOOK_MAX_MS = 600000;
 
-// Returns the key of a delivery: its own id if it is for an endpoint, otherwise its run's id.
+// Returns the key of a delivery: the delivery's own id if the delivery is for an endpoint,
+// otherwise the run's id.
 const idOf = (delivery) => (delivery.endpoint_id ? delivery.delivery_id : delivery.execution_id);
 
 export function List() {

@@ -1,6 +1,6 @@
-// The editor of one workflow: its steps as a list with a map, as JSON, its versions, its runs. Nothing is saved
-// automatically: Save creates the next version, unless somebody else has changed the workflow in the meantime.
-// Unsaved changes stay in this tab until it is closed.
+// The editor of one workflow: its steps as a list with a map, as JSON, its versions, its runs.
+// Nothing is saved automatically: Save creates the next version, unless somebody else has changed
+// the workflow in the meantime. Unsaved changes stay in this tab until the tab is closed.
 
 import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
 import { Button, Confirm, Dialog, Icon, Link, Loaded, Notice, Page, Refusal, Text, ask, count, sentence, useLoad } from "../core.js";

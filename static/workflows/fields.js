@@ -60,7 +60,7 @@ export function StepFields({ step, onStep, offers, errors, models, own, siblings
     <${Running} ...${tools} siblings=${siblings} /></div>`;
 }
 
-// Locations whose field shows the error itself.
+// Locations of errors that the field itself shows.
 const FIELDS = new Set([
   "step_id",
   "id",

@@ -1,5 +1,6 @@
-// Analyzes a definition for the editor: its steps and their locations, which references are allowed, which steps wait
-// for which others, and the differing lines of two definitions. Does not access the page or the service.
+// Analyzes a definition for the editor: its steps and their locations, which references are
+// allowed, which steps wait for which other steps, and the differing lines of two definitions. Does
+// not access the page or the service.
 
 // Icon, name and purpose of each type of step.
 export const TYPES = {
@@ -155,9 +156,10 @@ export function renamedInput(definition, from, to) {
 // Reserved first names of references, which no step or item may have.
 const ROOTS = ["inputs", "execution", "secrets"];
 
-// Replaces a step with `next`. If its id or, for a map, its item's name changes, references to it are renamed too,
-// except while the new name already means something else. To make this work while a name is being typed, `naming` (from
-// the previous call) contains the names that references currently use. Returns the definition and the next `naming`.
+// Replaces a step with `next`. If the step's id or, for a map, its item's name changes, references
+// to that name are renamed too, except while the new name already means something else. To make
+// this work while a name is being typed, `naming` (from the previous call) contains the names that
+// references currently use. Returns the definition and the next `naming`.
 export function withStep(definition, path, next, naming = null) {
   const before = valueAt(definition, path);
   const of = [idOf, itemOf].find((one) => one(before) !== one(next));

@@ -14,7 +14,7 @@ export async function loadVersion(id, version, signal) {
   return { ...rest, definition, tag: answer.headers.get("etag") };
 }
 
-// Saves a version, provided that the revision that it is based on is still current.
+// Saves a version, provided that the revision on which the version is based is still current.
 export async function putVersion(id, version, body, tag) {
   const path = `${API}/workflows/${encodeURIComponent(id)}/versions/${encodeURIComponent(version)}`;
   const answer = await request("PUT", path, { ...body, version_id: version }, { headers: tag ? { "if-match": tag } : {} });

@@ -33,7 +33,8 @@ export function valueOf(text, isText) {
   }
 }
 
-// Returns the references that contain the typed text, with those that begin with it first.
+// Returns the references that contain the typed text, with the references that begin with the typed
+// text first.
 export function matching(offers, text) {
   const typed = text.toLowerCase();
   const fits = offers.filter((offer) => offer.text.toLowerCase().includes(typed) && offer.text !== text);

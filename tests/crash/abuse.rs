@@ -3,8 +3,8 @@
 //! stays bounded.
 //!
 //! `ORRERY_ABUSE_HEALTH_MS` and `ORRERY_ABUSE_RSS_MIB` set the bounds: in a full test run these
-//! tests compete with others, so the default bounds are wide; `tests/torture/abuse` runs them alone
-//! with narrow ones.
+//! tests compete with other tests, so the default bounds are wide; `tests/torture/abuse` runs these
+//! tests alone with narrow bounds.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};

@@ -1,5 +1,5 @@
-//! Kills while a thousand deliveries are in progress: every webhook arrives, none is recorded as
-//! delivered before it has arrived, and none is repeated once its arrival is recorded.
+//! Kills while a thousand deliveries are in progress: every webhook arrives, no webhook is recorded
+//! as delivered before it has arrived, and no webhook is repeated once its arrival is recorded.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

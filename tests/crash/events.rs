@@ -1,5 +1,5 @@
 //! Events sent around kills, two per execution: the event that the service acknowledged becomes the
-//! execution's answer, and the other one does not.
+//! execution's answer, and the other event does not.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

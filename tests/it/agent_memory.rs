@@ -1,6 +1,6 @@
-//! Conversations that exceed the model's context: the agent summarizes them once and stores the
-//! summary. Also tests what counts toward the memory, and exchanges that are unfinished when the
-//! service stops and continue at the next start.
+//! Conversations that exceed the model's context: the agent summarizes each conversation once and
+//! stores the summary. Also tests what counts toward the memory, and exchanges that are unfinished
+//! when the service stops and continue at the next start.
 
 use std::time::Duration;
 

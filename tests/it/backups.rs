@@ -1,4 +1,4 @@
-//! Scheduled backups: the first one starts immediately and is complete, and only the configured
+//! Scheduled backups: the first backup starts immediately and is complete, and only the configured
 //! number is retained.
 
 use std::fs::{self, File};

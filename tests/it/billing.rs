@@ -1,5 +1,5 @@
 //! The balance: its route, its rate limit, and its error if billing is off; also requests that the
-//! service rejects because the balance does not cover them.
+//! service rejects because the balance does not cover their cost.
 
 use hyper::Method;
 use orrery_api::Role;

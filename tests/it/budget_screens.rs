@@ -1,5 +1,5 @@
 //! The cost of a page: its requests and bytes until first content, its rows in the document, and
-//! its activity while idle. `benches/dashboard` measures times; these tests never assert them.
+//! its activity while idle. `benches/dashboard` measures times; these tests never assert times.
 
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! Models that are programs: what a worker may and may not do, and that nothing of it remains
-//! afterwards.
+//! Models that are programs: what a worker may and may not do, and that the worker leaves no
+//! processes or files behind.
 
 use std::path::Path;
 

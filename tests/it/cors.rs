@@ -1,5 +1,5 @@
-//! Cross-origin requests of browsers: none allowed by default, otherwise exactly those that the
-//! configuration allows.
+//! Cross-origin requests of browsers: by default, no origin is allowed; otherwise, exactly the
+//! configured origins are allowed.
 
 use hyper::Method;
 use orrery_api::Role;

@@ -1,5 +1,5 @@
-//! Decisions: every shape and error, with a model whose beliefs are known; what they cost, and that
-//! the service answers either all questions of a request or none.
+//! Decisions: every shape and error, with a model whose beliefs are known; the cost of decisions;
+//! and that the service answers either all questions of a request or none of them.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,5 @@
-//! Decisions by a local model: a file with random weights. Its beliefs are meaningless; the tests
-//! check how the service queries it.
+//! Decisions by a local model: a file with random weights. The model's answers are meaningless; the
+//! tests check how the service queries the model.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

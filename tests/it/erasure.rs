@@ -1,5 +1,5 @@
 //! Deleting an organization: refused while it has unfinished work, effective immediately, and in
-//! the end no row of the store refers to it except in the audit log.
+//! the end no row of the store refers to the organization except in the audit log.
 
 use std::process::Command;
 

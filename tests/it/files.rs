@@ -1,5 +1,5 @@
-//! Files: the service stores bytes from a model's output and issues a URL for them. Anyone with the
-//! URL can safely read the file, completely or in part.
+//! Files: the service stores bytes from a model's output and issues a URL for the stored file.
+//! Anyone with the URL can safely read the file, completely or in part.
 
 use hyper::Method;
 use orrery_api::Role;

@@ -1,6 +1,6 @@
-//! A page on another port in a browser that is logged in to the dashboard. Both are the same site,
-//! so the page's requests may carry the session cookie. The page must not be able to change
-//! anything, read anything, or frame the dashboard.
+//! A page on another port in a browser that is logged in to the dashboard. The page and the
+//! dashboard are the same site, so the page's requests may contain the session cookie. The page
+//! must not be able to change anything, read anything, or frame the dashboard.
 
 use serde_json::{Value, json};
 use tokio::sync::mpsc;

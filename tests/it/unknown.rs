@@ -1,4 +1,4 @@
-//! Names and paths unknown to a host, the responses to them, and the compression of large
+//! Names and paths unknown to a host, the responses to such requests, and the compression of large
 //! responses.
 
 use std::io::Read as _;

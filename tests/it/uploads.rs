@@ -1,6 +1,6 @@
 //! Uploads: announced and sent with PUT, or sent in a form. Nothing remains of a rejected upload.
-//! Deleted and expired files are removed; their content is removed with the last file that refers
-//! to it.
+//! Deleted and expired files are removed; the content of a file is removed with the last file that
+//! refers to that content.
 
 use std::fs;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! Certificates by ACME, from Pebble: Let's Encrypt's test authority, which validates names like a
-//! real authority. It resolves names with its own DNS server, `pebble-challtestsrv`.
+//! real authority. The authority resolves names with its own DNS server, `pebble-challtestsrv`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};

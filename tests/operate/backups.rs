@@ -1,4 +1,4 @@
-//! Scheduled backups: the program that ships them elsewhere, and a test restore.
+//! Scheduled backups: the program that copies backups to another location, and a test restore.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! `orrery check`: its findings before a start, and the user with whose permissions it checks.
+//! `orrery check`: its findings before a start, and the user whose permissions the check uses.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 

@@ -3,7 +3,8 @@
 //! manifests and JSON are parsed as the service parses them.
 //!
 //! The test replaces a document's addresses and absolute paths with its own, and changes nothing
-//! else in a block. It uses the internet only for PyPI and npm packages that a document names.
+//! else in a block. The test uses the internet only for PyPI and npm packages that a document
+//! names.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! The store that a command uses: only `serve` creates one, and the other commands report which
-//! store they found.
+//! The store that a command uses: only `serve` creates one, and the other commands report the store
+//! that they found.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -1,6 +1,6 @@
 //! Language models with random weights, as GGUF files: small ones for tests, large ones for
-//! benchmarks. They generate gibberish, deterministic for each seed, from a vocabulary of single
-//! characters.
+//! benchmarks. The models generate gibberish, deterministic for each seed, from a vocabulary of
+//! single characters.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};

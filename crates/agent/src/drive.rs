@@ -1,6 +1,6 @@
-//! Runs the steps of an exchange one after the other: each step calls the model or a tool, and its
-//! result is committed before the next step begins. After a crash the step in flight is repeated;
-//! committed steps are never repeated.
+//! Runs the steps of an exchange one after the other: each step calls the model or a tool, and the
+//! step's result is committed before the next step begins. After a crash the step in flight is
+//! repeated; committed steps are never repeated.
 
 use std::time::Duration;
 

@@ -4,7 +4,7 @@ use orrery_domain::invalid_request::InvalidRequest;
 use orrery_engine as engine;
 use orrery_storage as storage;
 
-/// The error for a rejected exchange. No exchange was started.
+/// The error of a request that started no exchange.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The request is invalid.

@@ -1,8 +1,8 @@
-//! The events of an exchange. They are derived from its committed steps, so a client that
-//! reconnects receives exactly the events that it missed, even after a crash.
+//! The events of an exchange. The events are derived from the exchange's committed steps, so a
+//! client that reconnects receives exactly the events that it missed, even after a crash.
 //!
-//! An event's id is its position: the index of its step and its number within the step, or `end`
-//! and a number for the events that follow the last step.
+//! An event's id is the event's position: the index of the step and the event's number within the
+//! step, or `end` and a number for the events that follow the last step.
 
 use serde_json::{Value, json};
 

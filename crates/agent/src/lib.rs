@@ -1,11 +1,11 @@
 //! The agent: a chat model that uses the service's own models and workflows on behalf of a client,
 //! and remembers the conversation.
 //!
-//! An exchange is an execution of the engine, of type `agent`. Its prompt is committed before
+//! An exchange is an execution of the engine, of type `agent`. The prompt is committed before
 //! anything runs. Each answer of the model and each result of a tool is a step that is committed
-//! before the next one begins, and the committed steps determine the next action
-//! (`domain::agent`). A crash therefore loses only the step in flight. The events that clients
-//! follow are read from the steps.
+//! before the next one begins, and the committed steps determine the next action (`domain::agent`).
+//! A crash therefore loses only the step in flight. The events that clients follow are read from
+//! the steps.
 //!
 //! | file | purpose |
 //! |---|---|

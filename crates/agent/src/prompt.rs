@@ -18,7 +18,7 @@ const AGENT: &str = " You may run models and workflows, and create workflows. Ru
     only what was requested, once. If something important is unclear, ask with ask_user.";
 const PLAN: &str = " Do not do anything: answer with a plan in numbered steps. Name for each step the \
     model or workflow, what it is given, and what it costs; end with the whole cost.";
-/// The user message before the summary, which is presented as the answer to it.
+/// The user message before the summary. The summary is presented as the answer to this message.
 const RECALL: &str = "What did we talk about before?";
 const ASK: &str = " You can only read: answer questions about the service and what it holds.";
 
@@ -58,8 +58,8 @@ pub(crate) fn messages<'a>(
     steps: impl Iterator<Item = Shown<'a>>,
 ) -> Vec<Value> {
     let mut messages = vec![json!({"role": "system", "content": instructions(behavior)})];
-    // The summary has the assistant role, because the model wrote it: it is not an instruction of
-    // the service.
+    // The summary has the assistant role, because the model wrote the summary and it is not an
+    // instruction from the service.
     if let Some(summary) = past.summary {
         messages.push(json!({"role": "user", "content": RECALL}));
         messages.push(json!({"role": "assistant", "content": summary}));

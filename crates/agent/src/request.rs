@@ -17,7 +17,7 @@ const PROMPT_BYTES_MAX: usize = 256 * 1024;
 /// A valid request.
 #[derive(Debug)]
 pub struct Request {
-    /// The name of the session; `None` for a new one.
+    /// The name of the session; `None` for a new session.
     pub session: Option<String>,
     pub question: Question,
     pub mode: Mode,
@@ -28,7 +28,7 @@ pub struct Request {
 impl Request {
     /// Converts OpenAI's format: the last message is the prompt. Earlier messages are ignored if
     /// the request names a session, because the session already contains them. `header` is the
-    /// session named in the header; `streams` is the default of `stream`.
+    /// session named in the header; `streams` is the default value of `stream`.
     ///
     /// # Errors
     /// [`InvalidRequest`], which names the field.

@@ -40,7 +40,7 @@ const ANSWERS_MAX: usize = 64;
 pub struct Options {
     /// The chat model; with `None`, the agent accepts no prompts.
     pub model: Option<String>,
-    /// The chat model in `eco` mode; with `None`, the usual model.
+    /// The chat model in `eco` mode; with `None`, `eco` mode uses `model`.
     pub eco_model: Option<String>,
     /// The model id that clients use to call the agent.
     pub model_id: String,
@@ -97,7 +97,7 @@ pub struct Agent {
     inner: Arc<Inner>,
 }
 
-/// An accepted exchange: it is on disk, and the service runs it to its end.
+/// An accepted exchange, which is on disk and which the service runs to its end.
 #[derive(Debug, Clone)]
 pub struct Started {
     pub task: ExecutionId,
@@ -105,7 +105,7 @@ pub struct Started {
 }
 
 impl Agent {
-    /// Creates an agent with these settings. From now on, it runs the engine's exchanges.
+    /// Creates an agent with these settings. From now on, the agent runs the engine's exchanges.
     #[must_use]
     pub fn new(dependencies: Dependencies, options: Options) -> Self {
         let Dependencies {
@@ -160,8 +160,8 @@ impl Agent {
         self.inner.options.model.is_some() || self.inner.options.eco_model.is_some()
     }
 
-    /// Accepts a prompt. When this returns, the prompt is on disk, and the exchange will end
-    /// exactly once. `asked` holds the execution metadata that the request sets.
+    /// Accepts a prompt. When this function returns, the prompt is on disk, and the exchange will
+    /// end exactly once. `asked` is the execution metadata that the request sets.
     ///
     /// # Errors
     /// [`Error::NoModel`], [`Error::SessionBusy`], [`Error::Engine`]: the prompt was not accepted.

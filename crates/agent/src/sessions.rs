@@ -1,9 +1,9 @@
 //! Sessions: the agent's memory of conversations, by organization and a name chosen by the client.
 //!
 //! An exchange is added in the commit that accepts it and completed in the commit that ends it, so
-//! it is stored exactly once, even after a crash. If a session is cleared while an exchange runs,
-//! the session stays cleared. Only the newest exchanges are retained, and idle sessions are
-//! deleted.
+//! each exchange is stored exactly once, even after a crash. If a session is cleared while an
+//! exchange runs, the session stays cleared. Only the newest exchanges are retained, and idle
+//! sessions are deleted.
 
 use std::time::Duration;
 

@@ -1,9 +1,10 @@
 //! Summarizes conversations: once a conversation fills three quarters of the model's context, the
 //! model summarizes the older exchanges, and the summary replaces them in prompts.
 //!
-//! A summary is a step of the exchange. It is stored in the session by the commit of the step, so
-//! it is stored either exactly once or not at all. The session retains the summarized exchanges. If
-//! the model returns no summary, the prompt contains only the newest exchanges that fit.
+//! A summary is a step of the exchange. The commit of the step also stores the summary in the
+//! session, so the summary is stored either exactly once or not at all. The session retains the
+//! summarized exchanges. If the model returns no summary, the prompt contains only the newest
+//! exchanges that fit.
 
 use serde_json::{Value, json};
 
@@ -25,7 +26,7 @@ const TOKEN_BYTES: usize = 4;
 const SUMMARY_TOKENS_MAX: u64 = 1024;
 const SUMMARY_BYTES_MAX: usize = 16 * 1024;
 /// Minimum bytes of each prompt and each answer in the input of a summary, regardless of how many
-/// there are.
+/// prompts and answers there are.
 const SHARE_MIN: usize = 64;
 
 const SYSTEM: &str = "You keep the memory of a conversation between a user and an agent. Summarize it for \
@@ -100,7 +101,7 @@ impl Inner {
     }
 
     /// Requests a summary of the oldest `count` unsummarized exchanges from the model, and commits
-    /// it. If the model fails, the exchange continues without a summary.
+    /// the summary. If the model fails, the exchange continues without a summary.
     pub(super) async fn summarize(
         &self,
         run: &mut ExchangeRun,

@@ -21,8 +21,8 @@ use orrery_wire::service::Finding;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of bytes read from a response.
 const RESPONSE_BYTES_MAX: usize = 4096;
-/// The delay before the first retry. It doubles with each failure, up to the interval between
-/// checks.
+/// The delay before the first retry. The delay doubles with each failure, up to the interval
+/// between checks.
 const RETRY_FIRST: Duration = Duration::from_secs(10);
 /// Maximum number of doublings.
 const DOUBLINGS_MAX: u32 = 16;
@@ -197,8 +197,9 @@ impl Alerts {
         self.inner.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stores the ledger if it has changed. If that fails, messages are still sent, because they
-    /// may report the failing disk; a restart may then repeat them.
+    /// Stores the ledger if it has changed. If the ledger cannot be stored, messages are still
+    /// sent, because they may report the failing disk; after a restart, the messages may then be
+    /// sent again.
     async fn store(&self) {
         let mut stored = self.inner.stored.lock().await;
         let text = match serde_json::to_vec(&*self.ledger()) {

@@ -34,7 +34,7 @@ pub(super) fn read(path: &Path) -> Ledger {
 /// Replaces the file.
 ///
 /// # Errors
-/// Returns an error if the file cannot be written. The previous file then remains.
+/// Returns an error if the file cannot be written. The previous file is then unchanged.
 pub(super) fn write(path: &Path, text: &[u8]) -> io::Result<()> {
     let half = path.with_added_extension("half");
     let mut options = OpenOptions::new();

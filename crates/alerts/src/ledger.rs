@@ -15,7 +15,7 @@ use orrery_wire::service::{Finding, Verdict};
 pub(super) const ALERTS_MAX: usize = 100;
 /// Maximum length of each of an alert's texts, in bytes.
 const TEXT_MAX: usize = 1000;
-/// Number of consecutive checks that must not report the finding before the alert counts as mended.
+/// Number of consecutive checks without the finding after which the alert counts as mended.
 const MISSED: u32 = 2;
 
 /// The severity of an alert.
@@ -62,8 +62,8 @@ pub(super) struct Alert {
     /// Whether the receiver may have received a message that it has not acknowledged.
     #[serde(default)]
     is_unsure: bool,
-    /// Whether the receiver may believe that the alert is mended. The message is then sent until it
-    /// is acknowledged, even if the finding comes back.
+    /// Whether the receiver may already treat the alert as mended. In that case, the `Mended`
+    /// message is resent until the receiver acknowledges it, even if the finding comes back.
     #[serde(default)]
     is_mend_unsure: bool,
     /// Number of consecutive checks without the finding.
@@ -104,8 +104,8 @@ pub(super) struct Ledger {
 
 impl Ledger {
     /// Records the findings of a check. A finding that is missing counts as gone only after a
-    /// complete check. Returns the number of findings left out because there are too many open
-    /// alerts.
+    /// complete check. Returns the number of findings that raised no alert because too many alerts
+    /// are open.
     pub(super) fn observe(
         &mut self,
         findings: &[Finding],
@@ -261,8 +261,8 @@ impl Alert {
         self.is_mend_unsure = false;
     }
 
-    /// Returns whether the finding is gone, and the receiver has acknowledged that or never heard
-    /// of the finding.
+    /// Returns whether the finding is gone, and the receiver either has acknowledged the `Mended`
+    /// message or was never notified of the finding.
     const fn is_over(&self) -> bool {
         self.missed >= MISSED && self.due.is_none() && !self.is_in_flight
     }

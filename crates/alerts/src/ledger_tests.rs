@@ -21,7 +21,7 @@ impl World {
         self.ledger = serde_json::from_slice(&stored).unwrap();
     }
 
-    /// Sends all due messages to a receiver that acknowledges them, and returns them.
+    /// Sends all due messages to a receiver that acknowledges them, and returns the messages.
     fn sent(&mut self) -> Vec<String> {
         let mut sent = Vec::new();
         while let Some(next) = self.ledger.begin() {
@@ -106,13 +106,13 @@ fn receiver_that_was_away_gets_the_newest_state() {
     assert_eq!(world.ledger.failures.as_ref().unwrap().count, 2);
     assert_eq!(world.sent(), ["Raised 2.0 GB are free"]);
     assert!(world.ledger.failures.is_none());
-    // Mended and raised again while the receiver is unreachable: nothing has changed.
+    // If a finding is mended and comes back while the receiver is unreachable, no message is due.
     world.check(&[]);
     world.check(&[]);
     world.tries(&refused());
     world.check(&[low("1.0")]);
     assert!(world.sent().is_empty());
-    // Raised and gone again while the receiver is unreachable.
+    // A finding appears and disappears while the receiver is unreachable.
     let dns = || Finding::fault("dns", "no answer");
     world.check(&[low("1.0"), dns()]);
     world.tries(&refused());

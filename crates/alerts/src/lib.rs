@@ -8,9 +8,9 @@
 //! - The ledger is stored before a message is sent, and again after its outcome is known, so after
 //!   a restart, no message that the receiver has acknowledged is sent again.
 //! - An alert is raised only once until it is mended. Retries of a message have the same id.
-//! - The number of open alerts and the length of their texts are limited, so the file and memory
-//!   use are bounded. There is no queue: the ledger determines the due messages, so a receiver that
-//!   was unreachable gets only the newest state.
+//! - The number of open alerts and the length of their texts are limited, so the file size and
+//!   memory use are bounded. There is no queue: the ledger determines the due messages, so a
+//!   receiver that was unreachable gets only the newest state.
 //!
 //! The operator configures the URL, so the egress guard does not apply to it. Redirects are never
 //! followed. The URL and the secret are never logged.
@@ -41,7 +41,7 @@ pub struct Options {
 /// The receiver of alerts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// An absolute http(s) URL. Its path may be a secret, such as the name of an ntfy topic.
+    /// An absolute http(s) URL. The URL's path may be a secret, such as the name of an ntfy topic.
     pub url: Secret,
     /// The Standard Webhooks secret that signs messages.
     pub secret: Option<Secret>,

@@ -186,9 +186,9 @@ async fn by_session(
     Ok(Principal::Member(Box::new(visit)))
 }
 
-/// Authenticates an admin key, which must be in the `Authorization` header. These routes accept
-/// neither cookies nor links, so another web page cannot make a visitor's browser use the visitor's
-/// admin rights.
+/// Authenticates an admin key, which must be in the `Authorization` header. The routes for admin
+/// keys accept neither cookies nor links, so another web page cannot make a visitor's browser use
+/// the visitor's admin rights.
 async fn by_admin_key(services: &Services, request: &Request) -> Result<Principal, crate::Error> {
     let found = match bearer(&request.headers) {
         Some(key) => services.accounts.authenticate_admin(key).await?,
@@ -295,9 +295,9 @@ fn key_in(text: &[u8]) -> Option<String> {
     found
 }
 
-/// Takes one token from the key's bucket, and one from its organization's bucket if there is one.
-/// All links that were created with a key share a separate bucket of the same size, so that holders
-/// of links cannot use up the key's rate limit.
+/// Takes one token from the key's bucket, and one token from its organization's bucket if the
+/// organization has a bucket. All links that were created with a key share a separate bucket of the
+/// same size, so that holders of links cannot use up the key's rate limit.
 ///
 /// # Errors
 /// 429 with `Retry-After` when a bucket is empty.

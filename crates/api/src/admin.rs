@@ -365,7 +365,9 @@ pub(crate) const RELOAD: Doc =
 pub(crate) async fn reload(context: Context) -> Result<Response, crate::Error> {
     let reloader = context.services.reloader.get().cloned();
     let starting = || {
-        crate::Error::unavailable("no service is running; it will read all files when it starts")
+        crate::Error::unavailable(
+            "no service is running; the service will read all files when it starts",
+        )
     };
     let body = reloader.ok_or_else(starting)?.reload(context.actor()).await;
     Ok(response::json(StatusCode::OK, &body))

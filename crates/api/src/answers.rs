@@ -235,7 +235,7 @@ fn of_form(schema: Option<&Value>, body: &[u8]) -> Result<Value, crate::Error> {
         controls => controls.iter().any(|(known, _, _)| *known == name),
     };
     if !sent.iter().any(|(name, _)| is_known(name)) {
-        return Err(crate::Error::bad_request("the form has none of the fields of this page"));
+        return Err(crate::Error::bad_request("the form has no field of this page"));
     }
     for (name, kind, _) in controls {
         // A value that cannot be parsed stays a string, which the schema then rejects.

@@ -47,7 +47,7 @@ pub(crate) async fn write(context: Context) -> Result<Response, crate::Error> {
 /// A backup in progress. If the client disconnects, this value is dropped, and the writer fails.
 type Writing = (mpsc::Receiver<Bytes>, JoinHandle<Result<(), backup::Error>>, Files, BlobPin);
 
-/// Returns the next chunk; after the last one, the result of the backup.
+/// Returns the next chunk; after the last chunk, returns the result of the backup.
 async fn next_piece(
     writing: Option<Writing>,
 ) -> Option<(Result<Bytes, BoxError>, Option<Writing>)> {

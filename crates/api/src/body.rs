@@ -65,7 +65,7 @@ pub(crate) fn warn_of_secret_alone(
     }
 }
 
-/// Returns the URL in the field `name`; `None` if it is empty.
+/// Returns the URL in the field `name`; `None` if the URL is empty.
 ///
 /// # Errors
 /// 400 for an invalid URL, and for a URL that the egress guard denies.

@@ -4,8 +4,8 @@
 //! - Requests with a host name that is not the dashboard's are rejected. This prevents DNS
 //!   rebinding.
 //! - A request that changes data must come from a page of the same origin. A cookie with
-//!   `SameSite=Strict` is not sufficient: it ignores ports, and another program on this machine may
-//!   also serve pages.
+//!   `SameSite=Strict` is not sufficient: the attribute ignores ports, and another program on this
+//!   machine may also serve pages.
 
 use hyper::StatusCode;
 use hyper::header::{COOKIE, HOST, HeaderMap, HeaderValue, ORIGIN};
@@ -96,7 +96,7 @@ impl Site {
         })
     }
 
-    /// Returns a cookie that stores a token for `seconds`; zero deletes it.
+    /// Returns a cookie that stores a token for `seconds`; zero deletes the cookie.
     #[must_use]
     pub fn cookie(&self, token: &str, seconds: u64) -> Option<HeaderValue> {
         let name = self.cookie_name();

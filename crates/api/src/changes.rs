@@ -35,7 +35,7 @@ const TOPICS: [(&str, &[Table]); 10] = [
     // Reserved; no event has this topic yet.
     ("needs", &[]),
     ("status", &[Table::Execution, Table::DeliveryStanding]),
-    // Only created, deleted and renamed workflows.
+    // This topic covers only created, deleted and renamed workflows.
     ("workflows", &[Table::WorkflowOf, Table::WorkflowSlug]),
     ("members", &[Table::Member, Table::LinkOf]),
     ("keys", &[Table::ApiKeyId]),
@@ -121,7 +121,7 @@ struct Follower {
 }
 
 impl Follower {
-    /// Returns the next event, and whether it is the last one. Returns `None` when the service
+    /// Returns the next event, and whether this event is the last. Returns `None` when the service
     /// stops or the session ends.
     async fn next(&mut self) -> Option<(Event, bool)> {
         let first = self.number == 0;

@@ -22,8 +22,8 @@ use orrery_http::{Response, body};
 
 /// Responses below this size, in bytes, are not compressed.
 const SIZE_MIN: u64 = 2 * 1024;
-/// Responses above this size, in bytes, are not compressed, because that would take at least a
-/// second of CPU time.
+/// Responses above this size, in bytes, are not compressed, because compression would take at least
+/// a second of CPU time.
 const SIZE_MAX: u64 = 64 * 1024 * 1024;
 /// Responses above this size, in bytes, are compressed on a blocking thread.
 const OFF_THREAD_MIN: usize = 64 * 1024;
@@ -116,7 +116,7 @@ fn is_worth_it(answer: &Response, role: Role) -> bool {
             .is_some_and(|size| (SIZE_MIN..=SIZE_MAX).contains(&size))
 }
 
-/// Returns the compressed bytes; `None` if they are not shorter.
+/// Returns the compressed bytes; `None` if the compressed bytes are not shorter than the original.
 async fn encoded(whole: Bytes, coding: Coding) -> Option<Bytes> {
     let length = whole.len();
     let shorter = if length < OFF_THREAD_MIN {

@@ -197,8 +197,8 @@ fn describe(file: &File, etag: &str, readers: &str, headers: &mut HeaderMap) {
     set(CONTENT_DISPOSITION, &disposition(file));
 }
 
-/// Returns the `Content-Disposition` header: inline, unless the file may contain a script. It
-/// contains the filename in both forms of RFC 6266.
+/// Returns the `Content-Disposition` header: inline, unless the file may contain a script. The
+/// header contains the filename in both forms of RFC 6266.
 fn disposition(file: &File) -> String {
     /// Characters that a quoted string must not contain.
     const QUOTED: &AsciiSet = &CONTROLS.add(b'"').add(b'\\').add(b'%');

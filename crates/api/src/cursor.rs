@@ -1,7 +1,7 @@
 //! Cursors: signed positions in a list, which clients cannot forge.
 //!
-//! A cursor contains the ID after which its page begins. It is valid only for the same list,
-//! organization, filters and limit. The service does not store cursors.
+//! A cursor contains the ID after which its page begins. The cursor is valid only for the same
+//! list, organization, filters and limit. The service does not store cursors.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

@@ -58,7 +58,7 @@ struct Mounted {
     prefix: usize,
 }
 
-/// A host: its role, its routes, and the services they use.
+/// A host: its role, its routes, and the services that the routes use.
 #[derive(Debug, Clone)]
 pub struct Host {
     role: Role,
@@ -312,8 +312,8 @@ impl Host {
         site: Option<Site>,
     ) -> Result<Response, crate::Error> {
         let Mounted { route, role, access, .. } = mounted;
-        // Check the origin, because browsers send cookies automatically. They never send an admin
-        // key automatically.
+        // Check the origin, because browsers send cookies automatically. Browsers never send an
+        // admin key automatically.
         if let Some(site) = &site
             && access != Access::Admin
             && (access.is_by_session() || !route.method.is_safe())

@@ -1,5 +1,6 @@
-//! The documentation of a route, next to its handler. It contains the information that is not in
-//! the columns of the route table. `openapi` builds the hosts' documents from both.
+//! The documentation of a route, next to its handler. The documentation contains the information
+//! that is not in the columns of the route table. `openapi` builds the hosts' documents from this
+//! documentation and the route table.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
@@ -84,7 +85,7 @@ pub enum Kind {
         max: u64,
         default: u64,
     },
-    /// One of these values.
+    /// The parameter has one of these values.
     OneOf(fn() -> Vec<&'static str>),
     /// A comma-separated list of these values.
     ListOf(fn() -> Vec<&'static str>),

@@ -1,6 +1,6 @@
 //! Findings about the service and its machine: the doctor's findings, and findings that need the
-//! open service. They are served on the control socket for `orrery doctor`, including for the store
-//! of a stopped service, and shown on the dashboard. All checks are read-only.
+//! open service. The findings are served on the control socket for `orrery doctor`, including for
+//! the store of a stopped service, and shown on the dashboard. All checks are read-only.
 
 use std::time::Duration;
 

@@ -15,7 +15,7 @@ use crate::doc::{Doc, ResponseDoc};
 use crate::static_files;
 use orrery_http::{Response, response};
 
-/// The files, compressed with gzip. Their paths have the additional extension `.gz`.
+/// The files, compressed with gzip. The paths of these files have the additional extension `.gz`.
 #[cfg(feature = "docs")]
 #[derive(rust_embed::RustEmbed)]
 #[folder = "../../target/site/packed/"]

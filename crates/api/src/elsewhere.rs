@@ -131,8 +131,8 @@ enum Start {
 }
 
 /// Returns the path with the pattern's prefix, and with misspelled literal segments corrected to
-/// those of the pattern; `None` if they are too different. The other segments are the pattern's
-/// parameters.
+/// the pattern's segments; `None` if the path and the pattern are too different. The other segments
+/// are the pattern's parameters.
 fn respelled(pattern: &str, parts: &[&str], start: Start) -> Option<String> {
     let is_parameter = |segment: &str| segment.starts_with('{');
     let segments: Vec<&str> = pattern.split('/').skip(1).collect();

@@ -1,5 +1,5 @@
-//! The error of a handler. It wraps the error type of `http`, so that errors of the lower layers
-//! convert to it with `?`. `error_mapping` contains the conversions.
+//! The error of a handler. This error wraps the error type of `http`, so that errors of the lower
+//! layers convert to it with `?`. `error_mapping` contains the conversions.
 
 use std::fmt;
 use std::num::TryFromIntError;

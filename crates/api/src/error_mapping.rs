@@ -1,4 +1,4 @@
-//! Maps the errors of the lower layers to HTTP. This is the only place that does so.
+//! Maps the errors of the lower layers to HTTP. No other module maps errors to HTTP.
 
 use std::borrow::Cow;
 use std::time::Duration;

@@ -142,9 +142,9 @@ struct Watch {
 }
 
 impl Watch {
-    /// Returns the next events, and whether they are the last ones. Returns `None` when the service
-    /// stops, the authorization ends, or the prediction cannot be read; in these cases, the client
-    /// reconnects.
+    /// Returns the next events, and whether these events are the last. Returns `None` when the
+    /// service stops, the authorization ends, or the prediction cannot be read; in these cases, the
+    /// client reconnects.
     async fn next(&mut self) -> Option<(Vec<Event>, bool)> {
         tokio::select! {
             () = self.follower.changed(self.seen) => {}

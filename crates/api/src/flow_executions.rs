@@ -89,7 +89,7 @@ pub(crate) const BULK_ALIAS: Doc = Doc {
     ..BULK
 };
 
-/// `POST /api/v2/{workflow}/bulk`: starts all executions or none.
+/// `POST /api/v2/{workflow}/bulk`: starts either all executions or none of them.
 pub(crate) async fn bulk(mut context: Context) -> Result<Response, crate::Error> {
     let bytes = context.request.body().await?;
     let ids = start(&context, &bytes, Together::Bulk).await?;

@@ -203,7 +203,8 @@ async fn listed<'w>(context: &Context, workflow: &'w Workflow) -> Result<Listed<
     Ok(Listed::of(workflow, &definition, category(workflow), triggers))
 }
 
-/// Returns the first category of the workflow, or the general category if it has none.
+/// Returns the first category of the workflow, or the general category if the workflow has no
+/// category.
 fn category(workflow: &Workflow) -> Category<'_> {
     let slug = workflow.categories.first().map_or("general", String::as_str);
     let known = CATEGORIES.into_iter().find(|category| category.slug == slug);

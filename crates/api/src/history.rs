@@ -380,8 +380,8 @@ async fn rows_with<'a>(
     Ok(rows)
 }
 
-/// Returns the text of the output if it is within the limit. For a missing output, returns the
-/// reason.
+/// Returns the text of the output if the text is within the limit. For a missing output, returns
+/// the reason.
 async fn output(
     services: &Services,
     execution: &Execution,

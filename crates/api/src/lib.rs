@@ -2,9 +2,9 @@
 //!
 //! `dispatch` finds the route of a request, checks the key and the rate limit, calls the handler,
 //! and turns the result into one response, one log line and one metric. A handler parses the
-//! request, calls one function of a lower crate, and builds the response. Its requests and
-//! responses are `wire` types, never stored types. [`static_files`] serves the embedded dashboard,
-//! and `documentation` serves the documentation site.
+//! request, calls one function of a lower crate, and builds the response. Requests and responses
+//! are `wire` types, never stored types. [`static_files`] serves the embedded dashboard, and
+//! `documentation` serves the documentation site.
 //!
 //! Handlers have no state of their own: they use the handles in [`Services`], which `app` creates.
 //! Only `error_mapping` converts the errors of lower crates to HTTP.
@@ -99,7 +99,7 @@ pub use self::services::{
 use orrery_http as http;
 
 /// Returns the literal path segments that other routes have in the position of this parameter. A
-/// resource with such a name cannot be addressed by its name.
+/// resource that has one of these names cannot be addressed by its name.
 #[must_use]
 pub fn words_beside(parameter: &str) -> BTreeSet<&'static str> {
     let place = format!("{{{parameter}}}");
@@ -131,7 +131,7 @@ pub enum Role {
     Dashboard,
     /// The listener for metrics in Prometheus's format.
     Metrics,
-    /// The Unix socket for the command line. Its owner has full access.
+    /// The Unix socket for the command line. The owner of the socket has full access.
     Control,
 }
 
@@ -172,7 +172,8 @@ pub enum Access {
     Owner,
     /// An admin key. These routes exist only if the configuration enables them.
     Admin,
-    /// Access to the listener itself. Only the owner of the control socket can connect to it.
+    /// Access to the listener itself is sufficient. Only the owner of the control socket can
+    /// connect to it.
     Local,
 }
 

@@ -84,9 +84,9 @@ pub(crate) async fn post(mut context: Context) -> Result<Response, crate::Error>
     }
 }
 
-/// Rejects requests from pages of other origins. Otherwise, such a page could read responses of a
-/// service that is reachable only from the browser's machine. Programs other than browsers send no
-/// `Origin`.
+/// Rejects requests from pages of other origins. Otherwise, a page of another origin could read
+/// responses of a service that is reachable only from the browser's machine. Programs other than
+/// browsers send no `Origin`.
 fn check_origin(context: &Context) -> Result<(), crate::Error> {
     let headers = &context.request.headers;
     // On the dashboard's host, the origin was already checked.

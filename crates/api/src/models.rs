@@ -39,7 +39,7 @@ enum Format {
     Anthropic,
 }
 
-/// The cursors that Anthropic's clients send. Their list has a single page.
+/// The cursors that Anthropic's clients send. This list has a single page.
 const AFTER_ID: Param = Param::new("after_id", Kind::Text, CURSOR_IGNORED);
 const BEFORE_ID: Param = Param::new("before_id", Kind::Text, CURSOR_IGNORED);
 const CURSOR_IGNORED: &str = "Ignored: the list of `anthropic` has one page";

@@ -2,8 +2,8 @@
 //! by name, so requests are idempotent. The caller uses an admin key, and the path names the
 //! organization.
 //!
-//! This module contains only handlers that are specific to the administration API. Its other routes
-//! reuse the handlers for clients and members.
+//! This module contains only handlers that are specific to the administration API. The other routes
+//! of that API reuse the handlers for clients and members.
 
 use hyper::StatusCode;
 

@@ -1,5 +1,6 @@
-//! The operator's routes for executions: list, show, cancel, and resume after a restore. They are
-//! served on the control socket and, if the service is stopped, by the command itself on the store.
+//! The operator's routes for executions: list, show, cancel, and resume after a restore. The
+//! control socket serves these routes. If the service is stopped, the command itself serves them on
+//! the store.
 
 use std::collections::HashMap;
 

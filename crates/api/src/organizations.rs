@@ -59,8 +59,8 @@ pub(crate) async fn delete(context: Context) -> Result<Response, crate::Error> {
     let contents = contents_of(services, &organization).await?;
     if contents.unfinished_executions > 0 && !is_forced {
         return Err(crate::Error::conflict(format!(
-            "{} executions of the organization {} are unfinished: wait for their end, or delete it \
-             with --force, which cancels them",
+            "{} executions of the organization {} are unfinished: wait for their end, or delete \
+             the organization with --force, which cancels the executions",
             contents.unfinished_executions, organization.name
         )));
     }

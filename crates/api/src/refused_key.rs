@@ -11,7 +11,7 @@ use orrery_records::signed_urls;
 /// The header with a sentence that explains why the service rejected a key.
 pub(crate) const HINT: HeaderName = HeaderName::from_static("x-error-hint");
 
-/// Headers in which clients of other services send keys. This service ignores them.
+/// Headers in which clients of other services send keys. This service ignores these headers.
 const OTHER_HEADERS: [&str; 9] = [
     "api-key",
     "apikey",

@@ -1,7 +1,7 @@
 //! Request metrics: counts by host, method, route and status, and durations by host.
 //!
 //! Looking up a labeled metric costs several allocations and a registry access each time. The
-//! handles are therefore cached here. Their number is small, because there are only a few
+//! handles are therefore cached here. The number of handles is small, because there are only a few
 //! combinations of routes, methods and statuses.
 
 use std::collections::HashMap;

@@ -17,8 +17,8 @@ use orrery_wire as wire;
 /// The kinds of files.
 pub const NAMES: [&str; 4] = ["workflow", "manifest", "config", "apply"];
 
-/// The texts of the schemas in the order of [`NAMES`]. They are generated only once, because
-/// requests for them are neither authenticated nor limited.
+/// The texts of the schemas in the order of [`NAMES`]. The texts are generated only once, because
+/// requests for the texts are neither authenticated nor limited.
 static TEXTS: LazyLock<Vec<Bytes>> =
     LazyLock::new(|| NAMES.iter().map(|name| of(name).to_string().into()).collect());
 

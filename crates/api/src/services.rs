@@ -127,7 +127,7 @@ impl Doctor {
         (self.look)(now)
     }
 
-    /// Returns a message if the latest scheduled backup is late. It lists the backup folder on a
+    /// Returns a message if the latest scheduled backup is late. Lists the backup folder on a
     /// blocking thread.
     ///
     /// # Errors
@@ -193,8 +193,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Fills in the version of a request body that has none, if the version is optional. Returns
-    /// whether the request itself contained a version.
+    /// Fills in the version of a request body that has no version, if the version is optional.
+    /// Returns whether the request itself contained a version.
     pub fn fill_version(&self, body: &mut Value) -> bool {
         let is_given = |version: &Value| !version.is_null() && version.as_str() != Some("");
         let has_version = body.get("version").is_some_and(is_given);
@@ -211,12 +211,13 @@ impl Settings {
 /// Settings that a reload of the configuration replaces while the service is running.
 #[derive(Debug)]
 pub struct Live {
-    /// Allowed browser origins; empty for none.
+    /// Allowed browser origins; if the list is empty, no origin is allowed.
     pub cors_origins: Vec<String>,
     pub keep: Keep,
     /// The rate limit of each key, if configured.
     pub rate: Option<Limiter>,
-    /// The rate limit for the links created with each key; it has the same values as `rate`.
+    /// The rate limit for the links created with each key; this limit has the same values as
+    /// `rate`.
     pub link_rate: Option<Limiter>,
     /// Whether every request is logged.
     pub access_log: bool,

@@ -1,5 +1,5 @@
-//! Serves the dashboard's files. They are embedded in the binary, compressed once, and served with
-//! headers for caching, revalidation and the content security policy.
+//! Serves the dashboard's files. The files are embedded in the binary, compressed once, and served
+//! with headers for caching, revalidation and the content security policy.
 //!
 //! This module never reads from disk, and does not handle the dashboard's data, which the page
 //! requests from the service at the same origin.
@@ -24,7 +24,7 @@ use orrery_domain::hex::hex;
 use orrery_http::{Response, response};
 
 /// The content security policy of the dashboard: only content from this origin, and connections
-/// only to this origin. It permits no inline scripts, no inline styles except the style in
+/// only to this origin. The policy permits no inline scripts, no inline styles except the style in
 /// `index.html`, which is identified by its hash, no conversion of strings to markup, and no
 /// framing.
 const POLICY: HeaderValue = HeaderValue::from_static(

@@ -194,8 +194,9 @@ async fn begin(
     idempotency_key::begin(context, organization, route, bytes).await
 }
 
-/// Returns the route under which an `Idempotency-Key` is recorded. It depends only on the path: if
-/// the path has no version, the latest version may change before the request is retried.
+/// Returns the route under which an `Idempotency-Key` is recorded. The route depends only on the
+/// path, and not on the version that the path selects: without a version in the path, the latest
+/// version may change before the request is retried.
 fn route(trigger: &str, workflow: &Workflow, in_path: Option<&str>) -> String {
     format!("{trigger}/{}/{}", workflow.id, in_path.unwrap_or_default())
 }

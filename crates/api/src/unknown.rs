@@ -28,7 +28,7 @@ const PREFER: HeaderName = HeaderName::from_static("prefer");
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 const STRICT: &str = "handling=strict";
 /// Maximum size, in bytes, of a response whose body includes the warnings. Larger responses have
-/// them only in a header.
+/// the warnings only in a header.
 const ANSWER_MAX: usize = 64 * 1024;
 
 /// The top-level field names of each route's body, by the route's first host, operation ID and

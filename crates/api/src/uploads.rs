@@ -259,7 +259,7 @@ impl Head {
 }
 
 /// Returns the body's chunks. `bare` is the expected first line of a form whose lines end in LF.
-/// Such a form is rejected, because the parser would read all of it without finding a field.
+/// Such a form is rejected, because the parser would read the entire form without finding a field.
 fn pieces(
     request: Request,
     failure: Failure,
@@ -270,8 +270,8 @@ fn pieces(
     let start = (request, failure, head, bare);
     stream::try_unfold(start, |(mut request, failure, head, bare)| async move {
         // The parser reads chunks as long as they are available. Yielding limits the parser to one
-        // chunk at a time. Otherwise, it would buffer chunks without limit if they arrive faster
-        // than the disk can store them.
+        // chunk at a time. Otherwise, the parser would buffer chunks without limit if they arrive
+        // faster than the disk can store them.
         tokio::task::yield_now().await;
         match request.next_chunk().await {
             Ok(Some(piece)) if !head.takes(piece.len()) => {

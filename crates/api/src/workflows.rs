@@ -25,8 +25,8 @@ use orrery_workflows::{CATEGORIES, Category, Change, Filter, New, Put, SortKey, 
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
-/// Maximum number of workflows for which one response contains the latest execution. It equals the
-/// maximum page size of the list.
+/// Maximum number of workflows for which one response contains the latest execution. This number
+/// equals the maximum page size of the list.
 const LAST_RUNS_MAX: usize = 100;
 
 const NO_WORKFLOW: ResponseDoc = ResponseDoc::error(404, "Workflow not found");

@@ -1,6 +1,6 @@
 //! The token of the control socket. Each start creates a new token, in a file that only the owner
-//! of the data folder can read. A model's program runs as the same user but is sandboxed: it cannot
-//! read that file, so it cannot use the socket.
+//! of the data folder can read. A model's program runs as the same user but in a sandbox, where the
+//! program cannot read that file and therefore cannot use the socket.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};

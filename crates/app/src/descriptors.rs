@@ -8,7 +8,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Divisor of the reserved share of all descriptors.
 const RESERVE_SHARE: u64 = 2;
-/// The limit that is assumed if the system sets none.
+/// The limit that is assumed if the system sets no limit.
 const UNLIMITED: u64 = 1_048_576;
 
 /// Raises the soft limit of this process to the hard limit, and returns the resulting limit.
@@ -28,8 +28,8 @@ pub(crate) fn raise() -> u64 {
     }
 }
 
-/// Returns the maximum number of client connections: the configured number, less if the reserve
-/// requires it.
+/// Returns the maximum number of client connections: the configured number, or a smaller number if
+/// the reserve requires it.
 pub(crate) fn connections(configured: usize, descriptors: u64) -> usize {
     let kept = descriptors / RESERVE_SHARE;
     let most = usize::try_from(descriptors.saturating_sub(kept)).unwrap_or(usize::MAX).max(1);

@@ -15,8 +15,8 @@ pub struct FirstStart {
     /// The dashboard setup link for the default organization; `None` if the organization already
     /// has an Owner.
     pub setup_link: Option<String>,
-    /// On a first start: the bytes reserved on the disk, and the free space below which the service
-    /// refuses new work.
+    /// On a first start: the number of bytes reserved on the disk, and the free space below which
+    /// the service refuses new work.
     pub disk: Option<(u64, u64)>,
 }
 

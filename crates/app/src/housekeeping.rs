@@ -21,7 +21,7 @@ use orrery_storage::{Commit, Key, SweepOptions, Swept, Table};
 
 /// Interval of the sweep for expired files. The sweep is a single read if no file has expired.
 const EVERY: Duration = Duration::from_secs(60);
-/// Maximum number of these intervals between two sweeps of other data.
+/// Maximum number of [`EVERY`] intervals between two sweeps of other data.
 const OTHERS_EVERY_MAX: u32 = 60;
 /// Minimum number of sweeps within the shortest retention period.
 const SWEEPS_EACH: u32 = 10;
@@ -34,8 +34,9 @@ const RECORD_RETRY: Duration = Duration::from_secs(1);
 /// File that lists refused sweeps, for `orrery check`; absent if no sweep was refused.
 pub(crate) const REFUSED: &str = "sweep.refused";
 
-/// Sweeps until shutdown. Unfinished writes with ids from before `started` were interrupted.
-/// `accepts_loss` means that the operator has permitted the removal of any number of files.
+/// Sweeps until shutdown. Unfinished writes with ids older than `started` were interrupted by the
+/// end of the previous process. `accepts_loss` means that the operator has permitted the removal of
+/// any number of files.
 pub(crate) async fn run(
     services: Arc<Services>,
     tasks: Tasks,

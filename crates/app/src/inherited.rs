@@ -49,7 +49,7 @@ impl Inherited {
     pub(super) fn nothing_left(self) -> anyhow::Result<()> {
         let Some((address, _)) = self.sockets.first() else { return Ok(()) };
         bail!(
-            "orrery.socket listens on {address}, but no host is configured for it: make \
+            "orrery.socket listens on {address}, but no host is configured for this address: make \
              ListenStream= in orrery.socket match `listen` in the configuration (`orrery service \
              install` does that), then `systemctl daemon-reload` and `systemctl restart \
              orrery.socket`"

@@ -60,8 +60,8 @@ pub(crate) fn noting(
     }
 }
 
-/// Writes the counts of failed authentications, the last uses of keys and the file for log
-/// shippers: until shutdown, and once more during shutdown.
+/// Writes the counts of failed authentications, the last uses of keys and the file for log shippers
+/// at intervals until shutdown, and once more during shutdown.
 pub(crate) async fn run(services: Arc<Services>, tasks: Tasks, options: config::Audit) {
     let config::Audit { folder, max_bytes, keep } = options;
     let mut shipper = Shipper::new(services.audit.clone(), ShipOptions { folder, max_bytes, keep });

@@ -1,13 +1,13 @@
 //! The composition root: opens all layers in order, serves, and stops the layers in reverse order.
 //!
-//! This is the only crate that depends on all layers, and it converts the configuration to their
-//! options. [`start`] starts a complete service in this process. [`serve`] runs a service until a
-//! signal arrives. [`offline()`] opens a service for the command line's own requests, without
-//! listeners and without running work.
+//! This is the only crate that depends on all layers, and it converts the configuration to the
+//! options of the layers. [`start`] starts a complete service in this process. [`serve`] runs a
+//! service until a signal arrives. [`offline()`] opens a service for the command line's own
+//! requests, without listeners and without running work.
 //!
 //! The crate connects the layers, including callbacks from lower to higher layers, and runs the
-//! maintenance: retention, backups, reloads, the doctor's checks. It contains no rules about
-//! models, executions or money.
+//! maintenance: retention, backups, reloads, the doctor's checks. This crate contains no rules
+//! about models, executions or money.
 
 mod alerts;
 mod backups;
@@ -105,8 +105,8 @@ pub const CONTROL_TOKEN: &str = "control.token";
 const WORK: &str = "work";
 /// Rate limit of the balance route (`docs/spec/hosts.md`, "Limits").
 const BALANCE_PER_SECOND: u32 = 3;
-/// Maximum connections to the control socket and, separately, to the metrics listener. Clients of
-/// the other hosts cannot use up these connections.
+/// Maximum connections to the control socket and, separately, to the metrics listener. Connections
+/// to the other hosts do not count toward these limits.
 const OPERATOR_CONNECTIONS: usize = 128;
 /// The name of the API key that a first start creates.
 const FIRST_KEY: &str = "first key";
@@ -114,7 +114,7 @@ const FIRST_KEY: &str = "first key";
 /// The hosts in the order of `config::Hosts::named`.
 const ROLES: [Role; 5] = [Role::Base, Role::Workflows, Role::Flows, Role::Agent, Role::Dashboard];
 
-/// Opens the store and all layers above it. It starts no listener and no work.
+/// Opens the store and all layers above it. Starts no listener and no work.
 ///
 /// # Errors
 /// Returns an error if the store, its key file or the metrics cannot be opened; the message
@@ -212,7 +212,7 @@ impl workflows::Models for CatalogModels {
     }
 }
 
-/// Opens the engine and the outbox, which sends its deliveries.
+/// Opens the engine and the outbox, which sends the engine's deliveries.
 fn open_engine(
     config: &Config,
     work: &Tasks,
@@ -459,16 +459,16 @@ async fn bring_up(
     Ok((Running { services, tasks, grace, addresses, one_port, background }, started))
 }
 
-/// Locks the data folder, binds the addresses and checks the operator's certificate. If that fails,
-/// a folder that this start has created is removed, because commands would mistake it for the data
-/// of a service.
+/// Locks the data folder, binds the addresses and checks the operator's certificate. If any of
+/// these steps fails, a data folder that this start has created is removed, because commands would
+/// mistake the folder for the data of a service.
 fn lock_and_bind(
     config: &Config,
     clock: &Clock,
 ) -> anyhow::Result<(FolderLock, Vec<Bound>, Vec<HostAddress>)> {
     let is_new = !config.data_dir.exists();
-    // Locked before the ports are bound: a second start on the same folder should report the lock,
-    // not ports in use.
+    // The folder is locked before the ports are bound, so that a second start on the same folder
+    // reports the lock and not ports in use.
     let lock = storage::make_and_lock(&config.data_dir)?;
     let bound = bind(config).and_then(|bound| {
         if matches!(config.tls.mode, TlsMode::Files { .. }) {

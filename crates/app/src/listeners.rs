@@ -66,8 +66,8 @@ pub(super) fn bind(config: &Config) -> anyhow::Result<(Vec<Bound>, Vec<HostAddre
     Ok((bound, named))
 }
 
-/// Returns the URL of a host with the port that the system has chosen, if it is configured with
-/// port 0.
+/// Returns the URL of a host. If the host is configured with port 0, the URL has the port that the
+/// system has chosen.
 fn with_port(url: &str, actual: Option<SocketAddr>) -> String {
     let zero = Url::parse(url).ok().filter(|url| url.port() == Some(0));
     let (Some(mut made), Some(actual)) = (zero, actual) else { return url.to_owned() };
@@ -108,8 +108,8 @@ fn own_names(config: &Config) -> Vec<String> {
     let hosts = hosts.iter().filter_map(|(_, host)| Url::parse(&host.public_url).ok());
     let machine = machine_name();
     let hosts = hosts.filter_map(|url| url.host_str().map(str::to_owned));
-    // A derived URL contains the machine's own name, which may change at each start, so that name
-    // is excluded.
+    // A derived URL contains the machine's own name. That name may change at each start, so it is
+    // excluded from the certificate.
     names.extend(hosts.filter(|host| !host.eq_ignore_ascii_case(&machine)));
     names
 }

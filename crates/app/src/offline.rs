@@ -1,5 +1,5 @@
-//! A service without listeners. The command line uses it if no service runs on the data folder. It
-//! runs no work.
+//! A service without listeners. The command line uses this service if no other service runs on the
+//! data folder. An offline service runs no work.
 
 use super::{configured_hosts, open};
 use orrery_api::{HostService, Role};
@@ -8,8 +8,8 @@ use orrery_http::request::Peer;
 use orrery_http::{Body, Response};
 use orrery_runtime::Tasks;
 
-/// A service for the command line's own requests. It handles requests like the control socket, but
-/// has no listeners and runs no work.
+/// A service for the command line's own requests. The service handles requests like the control
+/// socket, but has no listeners and runs no work.
 #[derive(Debug)]
 pub struct Offline {
     control: HostService,

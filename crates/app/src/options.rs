@@ -1,5 +1,5 @@
-//! Converts sections of the configuration to the options of the lower layers. It opens no resources
-//! and contains no policy.
+//! Converts sections of the configuration to the options of the lower layers. This module opens no
+//! resources and contains no policy.
 
 use hyper::header::{HeaderName, HeaderValue};
 

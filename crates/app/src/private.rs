@@ -1,8 +1,8 @@
 //! Keeps the data folder private to its owner: folders 0700, files 0600.
 //!
 //! New files get these permissions from the process's umask and from the code that creates them. An
-//! older version, a copy or an operator may have left wider permissions. This module removes them
-//! before the service opens anything in the folder.
+//! older version, a copy or an operator may have left wider permissions. This module removes the
+//! excess permissions before the service opens anything in the folder.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -17,14 +17,14 @@ use orrery_runtime::Tasks;
 
 /// The permission bits of the group and of all other users.
 const OF_OTHERS: u32 = 0o077;
-/// Folders that may contain millions of files. Each file is created with mode 0600. Private folders
-/// inside them are skipped, because no other user can reach their contents.
+/// Folders that may contain millions of files. Each file is created with mode 0600. Private
+/// subfolders are skipped, because no other user can reach their contents.
 const LARGE: [&str; 3] = ["files", "payloads", "work"];
 
 /// The secret files in the data folder.
 pub(super) const SECRETS: [&str; 5] =
     ["seal.key", "seal.key.next", "control.token", "tls/ca.key", "tls/server.key"];
-/// Interval at which a running service checks their modes.
+/// Interval at which a running service checks the modes of the secret files.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// Removes other users' permissions from the data folder and everything in it, without following
@@ -63,8 +63,8 @@ pub(crate) fn tighten(data: &Path) -> anyhow::Result<usize> {
     Ok(changed)
 }
 
-/// Restores the modes of the running service's private files whenever they change: a program that
-/// may change modes could open the files to other users of the machine.
+/// Restores the modes of the running service's private files whenever they change, because a
+/// program that may change modes could open the files to other users of the machine.
 pub(crate) async fn keep_closed(data: PathBuf, tasks: Tasks) {
     let paths: Arc<[PathBuf]> =
         std::iter::once(data.clone()).chain(SECRETS.iter().map(|name| data.join(name))).collect();
@@ -74,7 +74,7 @@ pub(crate) async fn keep_closed(data: PathBuf, tasks: Tasks) {
             () = tasks.stopping() => return,
         }
         let paths = Arc::clone(&paths);
-        // A panic in the thread ends only this run of the check.
+        // A panic in the thread ends only the current check; the next check runs as scheduled.
         let _next_look = tokio::task::spawn_blocking(move || close_all(&paths)).await;
     }
 }
@@ -94,7 +94,7 @@ fn close_all(paths: &[PathBuf]) {
 /// Makes one file or folder private, and returns whether it was accessible to others.
 fn close(path: &Path) -> anyhow::Result<bool> {
     let metadata = match fs::symlink_metadata(path) {
-        // The file may be temporary, and its writer has renamed it since the folder was listed.
+        // The writer of a temporary file may have renamed the file since the folder was listed.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         metadata => metadata.with_context(|| format!("{} cannot be read", path.display()))?,
     };

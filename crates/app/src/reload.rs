@@ -1,9 +1,9 @@
 //! Reloads the running service: configuration, manifests and certificates on SIGHUP and `orrery
 //! reload`; manifests and certificates also when their files change.
 //!
-//! If a file is invalid, the service keeps using the last valid state. The audit log gets one entry
-//! per actual change, and none if nothing has changed. Changed ports, folders and sizes take effect
-//! after a restart.
+//! If a file is invalid, the service keeps using the last valid state. A reload adds one entry to
+//! the audit log if anything has changed, and no entry otherwise. Changed ports, folders and sizes
+//! take effect after a restart.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -18,7 +18,7 @@ use orrery_records::audit::Actor;
 use orrery_runtime::Tasks;
 use orrery_telemetry as telemetry;
 
-/// The running state: a reload compares it with the files and updates it.
+/// The running state. A reload compares this state with the files and updates it.
 struct Reloading {
     services: Weak<Services>,
     certificates: Option<Certificates>,
@@ -84,8 +84,8 @@ impl Reloading {
         let current = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let source = current.source.clone();
         let file = source.path();
-        // Without a file at startup, there is nothing to reload unless a file was created since
-        // then.
+        // If there was no file at startup, there is nothing to reload unless a file was created
+        // since then.
         if current.file.is_none() && !file.exists() {
             return;
         }

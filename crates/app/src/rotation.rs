@@ -1,7 +1,7 @@
 //! `orrery seal rotate`: replaces `seal.key` and reseals all sealed data with the new key.
 //!
-//! Rotation requires a stopped service: a running service has executions with their sealed secrets
-//! in memory, and would write secrets that are sealed with the old key after the rotation.
+//! Rotation requires a stopped service: a running service has executions with sealed secrets in
+//! memory, and after the rotation would write these secrets, which are sealed with the old key.
 //!
 //! A rotation ends the log archive chain, because all backups and logs of a chain must use the same
 //! `seal.key`.
@@ -47,11 +47,12 @@ async fn rotate(
 ) -> anyhow::Result<Resealed> {
     let audit = Audit::new(store.clone(), Clock::system());
     let operator = Actor::operator("command line");
-    // Written before the first step, so that the audit log records every rotation.
+    // The entry is written before the first step, so that the audit log records every rotation.
     audit.write(&audit.entry(&operator, "seal.rotate", "begun")).await?;
     watch(Resealed::default())?;
     // The full backup at the start of a log archive chain contains the old key, so rows sealed with
-    // the new key must not be applied to it. The next start begins a new chain with a full backup.
+    // the new key must not be applied to that backup. The next start begins a new chain with a full
+    // backup.
     store.end_chain().context("the chain of the log archive cannot be ended")?;
     let mut rotation = Rotation::begin(&config.data_dir)?;
     watch(rotation.resealed)?;

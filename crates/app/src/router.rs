@@ -17,7 +17,7 @@ use orrery_runtime::{Clock, Tasks};
 use orrery_storage::Store;
 
 /// Divisor of the shutdown grace period: responses may continue for this fraction of the period,
-/// and the rest is reserved for recording them.
+/// and the rest of the period is reserved for recording the responses.
 const STOP_GRACE_DIVISOR: u32 = 2;
 
 /// Returns the HTTP client for URLs that the operator configures, such as URLs in manifests.

@@ -118,8 +118,8 @@ impl Work for Scheduled {
 }
 
 impl Scheduled {
-    /// Prepares the work of a schedule from its target's current definition, and adds its rows to
-    /// the commit `beside`.
+    /// Prepares the work of a schedule from its target's current definition, and adds the rows of
+    /// that work to the commit `beside`.
     async fn prepare(&self, schedule: &Schedule, beside: &mut Commit) -> Result<Ready, Fault> {
         let input = schedule.input.clone();
         match &schedule.target {

@@ -16,7 +16,7 @@ use orrery_config::Config;
 use orrery_runtime::shortage::lacks_descriptor;
 use orrery_runtime::{Background, Tasks};
 
-/// If a shutdown takes longer than this, the unfinished work is logged.
+/// Duration of a shutdown after which the unfinished work is logged.
 const QUIET: Duration = Duration::from_millis(100);
 
 /// A service in this process.
@@ -89,7 +89,7 @@ fn described(counts: &[(usize, &str)]) -> String {
 
 /// Runs a service until SIGTERM or SIGINT; a second signal ends the shutdown at once. SIGHUP
 /// reloads configuration, models and certificates. Once the service is ready, calls `ready` with
-/// the values that an interactive start prints; they are empty unless `is_watched`.
+/// the values that an interactive start prints; the values are empty unless `is_watched`.
 ///
 /// # Errors
 /// Returns an error if the service cannot start, or the disk refused a write. After a refused

@@ -16,7 +16,7 @@ use orrery_config::secret::Secret;
 use orrery_http::unix_socket;
 use orrery_runtime::Tasks;
 
-/// The route to query: it reads a few rows of the store, regardless of the store's size.
+/// The route to query. The route reads a few rows of the store, regardless of the store's size.
 const ROUTE: &str = "/api/base/v1/limits";
 /// Number of round trips within `WatchdogSec=`.
 const TRIPS: u32 = 3;

@@ -1,5 +1,5 @@
 //! Tests with the folder of payloads or files missing: full backups and log archiving fail while
-//! the folder is missing, and the next run after its return includes its contents.
+//! the folder is missing, and the next run after the folder returns includes the folder's contents.
 
 use std::fs;
 use std::path::{Path, PathBuf};

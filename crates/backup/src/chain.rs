@@ -1,9 +1,9 @@
 //! The folder of a chain: the files of the log archive, each named after its first and last record,
 //! and a note for each scheduled backup that the chain continues.
 //!
-//! A file is renamed to its final name once it is complete and durable. Because of the notes, old
-//! log files can be deleted without reading any backup: a file is deleted when every remaining
-//! backup contains all of its records.
+//! A file is renamed to its final name once it is complete and durable. A file is deleted when
+//! every remaining backup contains all of the file's records. The notes show which records a backup
+//! contains, so no backup has to be read to delete old files.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
@@ -67,7 +67,7 @@ pub(crate) fn name_of(range: &Range) -> String {
 }
 
 impl Listed {
-    /// Lists `folder`. Returns an empty list if it does not exist.
+    /// Lists `folder`. Returns an empty list if the folder does not exist.
     pub(crate) fn of(folder: &Path) -> io::Result<Self> {
         let mut listed = Self::default();
         let entries = match fs::read_dir(folder) {
@@ -89,7 +89,8 @@ impl Listed {
         Ok(listed)
     }
 
-    /// Returns the last record that any file or backup contains; 0 if there are none.
+    /// Returns the last record that any file or backup contains; 0 if there are no files and no
+    /// backups.
     pub(crate) fn reach(&self) -> u64 {
         let files = self.files.last().map_or(0, |file| file.last);
         files.max(self.bases.last().map_or(0, |(record, _)| *record))
@@ -122,7 +123,8 @@ pub fn has_base(folder: &Path, chain: Uuid) -> io::Result<bool> {
 }
 
 /// Deletes the files of the log archive that no scheduled backup in `folder` needs any more. The
-/// chain `current` is kept even if it has no backup yet. Returns the number of deleted files.
+/// files of the chain `current` are kept even if the chain has no backup yet. Returns the number of
+/// deleted files.
 ///
 /// # Errors
 /// If the disk fails. Even then, the remaining log has no gap.

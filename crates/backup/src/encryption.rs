@@ -51,8 +51,8 @@ impl fmt::Debug for Encryption {
 }
 
 impl Encryption {
-    /// Creates the encryption from the configuration: with recipients if there are any, otherwise
-    /// with the passphrase if there is one, otherwise off.
+    /// Creates the encryption from the configuration: for the recipients if any are configured,
+    /// otherwise with the passphrase if one is configured, otherwise off.
     ///
     /// # Errors
     /// [`Error::Refused`] for an invalid recipient.
@@ -115,8 +115,8 @@ impl Encryption {
     }
 
     /// Verifies a backup that was just written, by reading it from the disk. If the keys are
-    /// available, its contents are checked; otherwise, its bytes are compared with `digest`.
-    /// `written` is the expected summary, if known.
+    /// available, the contents of the backup are checked; otherwise, the bytes of the file are
+    /// compared with `digest`. `written` is the expected summary, if known.
     ///
     /// # Errors
     /// [`Error`] if the file differs from the written data.
@@ -256,11 +256,11 @@ impl Keys {
         Ok(Self::of_passphrase(&passphrase, &path.display().to_string()))
     }
 
-    /// Reads identities from a file in the format of `age-keygen`: one per line, with comments
-    /// after `#`.
+    /// Reads identities from a file in the format of `age-keygen`: one identity per line, with
+    /// comments after `#`.
     ///
     /// # Errors
-    /// [`Error::Refused`] if the file has none, with a message that contains no key.
+    /// [`Error::Refused`] if the file has no identity; the message contains no key.
     pub fn in_identity_file(path: &Path) -> Result<Self, Error> {
         let source = path.display().to_string();
         let unreadable =
@@ -289,8 +289,8 @@ impl Keys {
 /// Returns a reader for the decrypted bytes of a backup, which may also be unencrypted.
 ///
 /// # Errors
-/// [`Error::Refused`] if the keys do not decrypt the backup; [`Error::Damaged`] if its header is
-/// damaged.
+/// [`Error::Refused`] if the keys do not decrypt the backup; [`Error::Damaged`] if the backup's
+/// header is damaged.
 pub fn open<'r>(mut from: impl BufRead + 'r, keys: &Keys) -> Result<Box<dyn Read + 'r>, Error> {
     let mut head = Vec::new();
     from.by_ref().take(MAGIC.len() as u64).read_to_end(&mut head)?;

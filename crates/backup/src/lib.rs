@@ -115,7 +115,7 @@ pub struct Summary {
     /// Size in bytes before compression.
     pub bytes: u64,
     /// Descriptions of payloads and files that were missing or damaged when the backup was made.
-    /// Damaged but readable ones are included in their damaged state.
+    /// Damaged but readable payloads and files are included in their damaged state.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub damaged: Vec<String>,
     /// The position of a backup in the log; `None` if a release without the log archive wrote the

@@ -3,9 +3,9 @@
 //!
 //! The store is not scanned, so the cost depends only on the amount of new data. A file is written
 //! under a temporary name, synced, read back, renamed, and only then marked as archived. Until
-//! then, the store keeps the file's commits in its log, and also the payloads and files that they
-//! refer to. A crash before the mark leaves a complete file without a mark; the next run adopts it
-//! if its last commit matches the store's commit with the same number.
+//! then, the store keeps the file's commits in its log, and also keeps the payloads and files that
+//! these commits refer to. A crash before the mark leaves a complete file without a mark; the next
+//! run adopts the file if the file's last commit matches the store's commit with the same number.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
@@ -42,8 +42,8 @@ pub struct Part {
 }
 
 /// Writes the part of the log that the chain does not contain yet, up to [`FILE_BYTES`], as the
-/// chain's next file in `log`. Returns `None` if nothing is missing, or if there is no chain.
-/// Blocks; call it on its own thread.
+/// chain's next file in `log`. Returns `None` if the chain already contains the entire log, or if
+/// there is no chain. Blocks; call it on its own thread.
 ///
 /// # Errors
 /// [`Error::Chain`] if the chain cannot be continued and must be abandoned. After other errors, the

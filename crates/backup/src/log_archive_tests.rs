@@ -27,8 +27,8 @@ fn open(folder: &Path) -> Source {
     place(folder, Store::open(&options).unwrap())
 }
 
-/// Like [`open`], but the log contains only the test's writes: checkpoints of an idle store would
-/// add records.
+/// Like [`open`], but without checkpoints, which would add records to the log of an idle store. The
+/// log contains only the test's writes.
 fn open_without_checkpoints(folder: &Path) -> Source {
     let options = Options { folder: folder.to_path_buf(), inline_bytes: 10 };
     place(folder, Store::open_without_checkpoints(&options).unwrap())
@@ -82,7 +82,7 @@ impl Fixture {
         self.place.store.commit(commit).await.unwrap();
     }
 
-    /// Makes a full backup that the chain continues; starts a chain if there is none.
+    /// Makes a full backup that the chain continues; starts a chain if no chain exists.
     async fn backup(&self, name: &str) -> PathBuf {
         if self.place.store.archive_position().is_none() {
             self.place.store.start_archiving().unwrap();
@@ -141,8 +141,8 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     tokio::task::spawn_blocking(work).await.unwrap()
 }
 
-/// Returns all rows except the store's own and the audit log's, because each restore adds an entry
-/// to the audit log.
+/// Returns all rows except the store's metadata and the audit log. The audit log is excluded
+/// because each restore adds an entry to it.
 async fn rows(store: &Store) -> Rows {
     let page = Page { prefix: Key::from_bytes(&[]), after: None, before: None, limit: 10_000 };
     let rows = store.page(page).await.unwrap();
@@ -237,7 +237,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 5..30)
 }
 
-/// A history, with all rows after each commit.
+/// A history, with a copy of all rows after each commit.
 struct History {
     fixture: Fixture,
     first: PathBuf,
@@ -360,8 +360,8 @@ async fn restore_rebuilds_damaged_store_from_backup_and_log() {
     // log of another store is refused.
     let file = fixture.listed().files.remove(0);
     fs::remove_file(&file.path).unwrap();
-    // The store's own log still contains all commits since the backup, because none have been
-    // removed from it yet.
+    // The store's own log still contains all commits since the backup, because no commit has been
+    // removed from that log yet.
     assert_eq!(restored(&backup, with_live).await.unwrap().rows().await, expected);
     let other = Fixture::new();
     other.put(0, b"x").await;
@@ -523,7 +523,7 @@ async fn log_archive_ends_on_rollback_and_is_pruned_with_backups() {
     fixture.put(1, b"one").await;
     fixture.archive().await.unwrap();
     let chain = fixture.place.store.archive_position().unwrap().chain;
-    // A copy of the store, which replaces the store later.
+    // An older copy of the store, which replaces the store later.
     let older = fixture.folder.path().join("older");
     fixture = fixture.restarted(|data| copy_folder(data, &older)).await;
     for number in 2..4 {

@@ -1,4 +1,4 @@
-//! Reads a backup entry by entry, and verifies its checksum at the end.
+//! Reads a backup entry by entry, and verifies the backup's checksum at the end.
 
 use std::io::{self, BufReader, Cursor, Read};
 
@@ -92,7 +92,7 @@ pub fn verify(from: impl Read, progress: &mut dyn FnMut(u64)) -> Result<Summary,
         progress(bytes);
         Ok(())
     })?;
-    // The backup lists damage that existed when it was made.
+    // The backup lists damage that existed when the backup was made.
     let is_listed = |digest: &Digest| summary.damaged.contains(&damaged_content(*digest));
     match other.iter().find(|digest| !is_listed(digest)) {
         None => Ok(summary),
@@ -107,7 +107,7 @@ pub(super) fn not_alone() -> io::Error {
     io::Error::other("it is a log archive file: specify the backup that it follows instead")
 }
 
-/// Returns the length of a file's contents, and whether they match their digest.
+/// Returns the length of a file's contents, and whether the contents match `digest`.
 pub(super) fn check_content(digest: Digest, content: &mut dyn Read) -> io::Result<(u64, bool)> {
     use sha2::{Digest as _, Sha256};
     let mut hash = Sha256::new();

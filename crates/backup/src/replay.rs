@@ -1,9 +1,9 @@
-//! Replays the log archive on top of a backup: first checks all required files, then applies them,
-//! either completely or up to a given time.
+//! Replays the log archive on top of a backup: first checks all required files, then applies the
+//! log, either completely or up to a given time.
 //!
 //! The replayed log consists of the chain and, if the data folder of a damaged store is given, that
-//! store's own log. A commit's time is the machine's clock time when it was written. The replay
-//! ends before the first commit that is later than the requested time.
+//! store's own log. A commit's time is the machine's clock time when the commit was written. The
+//! replay ends before the first commit that is later than the requested time.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -30,7 +30,7 @@ pub struct Replay {
     pub log: Option<PathBuf>,
     /// The data folder of a damaged store, whose own log is applied after the chain.
     pub live: Option<PathBuf>,
-    /// Commits later than this time are not applied; `None` applies all.
+    /// Commits later than this time are not applied; `None` applies all commits.
     pub until: Option<Timestamp>,
 }
 
@@ -359,8 +359,8 @@ impl Applying<'_, '_> {
                 noted.insert(digest);
             }
         }
-        // Two rows of the source may map to the same key; if one is put and the other deleted, the
-        // put wins.
+        // Two rows of the source may map to the same key. If one row is put and the other row is
+        // deleted, the put wins.
         let (put, deleted): (Vec<_>, Vec<_>) =
             group.rows.into_iter().partition(|(_, value)| value.is_some());
         deleted.into_iter().chain(put).try_for_each(|change| self.rows.add(change))
@@ -381,7 +381,7 @@ impl Applying<'_, '_> {
         }
     }
 
-    /// Applies the claims and releases of payloads: deletes the released ones.
+    /// Applies the claims and releases of payloads: deletes released payloads.
     fn settle(&mut self) -> io::Result<()> {
         self.contents.clear();
         for (id, is_claimed) in std::mem::take(&mut self.payloads) {

@@ -1,6 +1,6 @@
-//! Tests of replay plans if the machine's clock was set back: commits that the backup contains do
-//! not end a replay early, and a replay up to the time suggested in a message about a gap reaches
-//! that gap.
+//! Tests of replay plans for a machine whose clock was set back: commits that the backup contains
+//! do not end a replay early, and a replay up to the time suggested in a message about a gap
+//! reaches that gap.
 
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -74,7 +74,7 @@ fn replay_plan_names_time_that_leads_to_gap() {
     let plan = planned(&log, Some(until.end_of_millisecond())).unwrap();
     assert_eq!((plan.files(), plan.last), (2, 4));
     assert!(plan.notes()[0].contains("the commits 5 to 5 are missing"), "{:?}", plan.notes());
-    // The requested time is before the gap, or after it.
+    // The requested time is before the gap, or after the gap.
     assert_eq!(planned(&log, Some(at(13))).unwrap().files(), 1);
     assert!(matches!(planned(&log, Some(at(31))), Err(Error::Refused(_))));
 }

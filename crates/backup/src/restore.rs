@@ -1,5 +1,5 @@
 //! Restores a backup into a folder, and rewrites a store to reclaim disk space. Both operations
-//! build the new store in a temporary folder, and move it to its final location when it is
+//! build the new store in a temporary folder, and move the store to its final location when it is
 //! complete.
 
 use std::fs::{self, File, Permissions};
@@ -73,7 +73,7 @@ pub fn restore_until(
     file.rewind()?;
     let plain = encryption::open(BufReader::new(file), keys)?;
     make(folder)?;
-    // The folder may already have existed, with access for other users.
+    // A folder that existed before the restore may have been accessible to other users.
     fs::set_permissions(folder, Permissions::from_mode(0o700))?;
     let part = folder.join(PART);
     remove_folder(&part)?;
@@ -146,8 +146,8 @@ fn fill(
 /// thread. Returns the store's size before and after, in bytes.
 ///
 /// Keys are written first, without values, so that the tree's leaves are split while they are
-/// small. Then each value is written once. Otherwise every leaf would be rewritten several times as
-/// it grows, and up to half of the new store could be garbage.
+/// small. Then each value is written once. Otherwise, every growing leaf would be rewritten several
+/// times, and up to half of the new store could be garbage.
 ///
 /// # Errors
 /// [`Error::Storage`] if a service uses the store; [`Error::Disk`]. On error, the store is
@@ -195,7 +195,7 @@ fn copy_rows(
         let mut rows = Importing { total, ..Importing::into(&new, |key| key) };
         let exported = old.export(&mut |(key, value)| {
             match value {
-                // The values of the store's own metadata must be correct from the start.
+                // The store's own metadata must have its final values from the start.
                 Some(_) if is_of_keys && !is_meta(&key) => {
                     rows.add((key, Some(Vec::new())))?;
                 }

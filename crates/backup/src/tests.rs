@@ -128,7 +128,7 @@ fn forged(entries: &[(&str, &[u8])]) -> Vec<u8> {
     let mut add = |name: &str, content: &[u8]| {
         let mut header = tar::Header::new_ustar();
         header.set_size(content.len() as u64);
-        // Sets the bytes directly: the library would refuse some of these names.
+        // Sets the bytes directly, because the library would refuse some of these names.
         header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
         header.set_cksum();
         tar.append(&header, content).unwrap();

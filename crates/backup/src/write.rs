@@ -58,8 +58,8 @@ pub fn write<W: Write>(
     let mut last = None;
     let mut refers_to_contents = false;
     let exported = place.store.export(&mut |change| {
-        // Rows arrive in key order, then rows written during the export: the first row that is out
-        // of order is the first of those.
+        // Rows arrive in key order, followed by rows written during the export. The first row that
+        // is out of key order is therefore the first row written during the export.
         let is_next = last.as_ref().is_none_or(|last| change.0 > *last);
         rows.is_behind |= !is_next || change.1.is_none();
         last = Some(change.0.clone());
@@ -92,7 +92,7 @@ pub fn write<W: Write>(
 }
 
 /// Adds all file contents. If `is_needed`, the store refers to some of them, so the folder must
-/// exist both before and after it is listed.
+/// exist both before and after the listing.
 fn add_contents<W: Write>(
     archive: &mut Archive<'_, W>,
     files: &Files,
@@ -210,7 +210,7 @@ impl<'p, W: Write> Archive<'p, W> {
     }
 
     /// Adds a payload of `store`. A damaged payload is added and also listed as damaged; a missing
-    /// one is only listed. Fails while the folder of payload files is missing.
+    /// payload is only listed. Fails while the folder of payload files is missing.
     pub(crate) fn add_payload(
         &mut self,
         id: PayloadId,
@@ -299,9 +299,9 @@ impl<'p, W: Write> Archive<'p, W> {
     }
 }
 
-/// Returns the error as damage if it concerns the file itself: unreadable blocks, or a missing file
-/// (which `check_lost` must confirm). Any other error is transient, so it is returned as an error,
-/// and nothing is listed as damaged.
+/// Returns the error as damage if the file itself is the cause: its blocks are unreadable, or the
+/// file is missing (which `check_lost` must confirm). Any other error is transient, so that error
+/// is returned, and nothing is listed as damaged.
 fn damage(error: io::Error, check_lost: impl FnOnce() -> io::Result<()>) -> io::Result<io::Error> {
     if error.kind() == io::ErrorKind::NotFound {
         check_lost()?;
@@ -343,8 +343,8 @@ impl Read for Content {
     }
 }
 
-/// A reader that hashes file contents while reading them. It fails if they are shorter than
-/// declared.
+/// A reader that hashes file contents while reading them. The reader fails if the contents are
+/// shorter than declared.
 struct Summed<'s, R> {
     content: io::Take<R>,
     sum: &'s mut Sum,

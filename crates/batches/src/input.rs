@@ -1,4 +1,4 @@
-//! The input file: one request per line. It is checked as a whole before the first line is
+//! The input file: one request per line. The entire file is checked before the first line is
 //! answered.
 
 use std::collections::HashSet;
@@ -33,14 +33,14 @@ struct Body {
     stream: Option<bool>,
 }
 
-/// Where a line is in the file.
+/// The position of a line in the file.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     start: u64,
     bytes: usize,
 }
 
-/// The places of all lines of a file.
+/// The positions of all lines in a file.
 #[derive(Debug)]
 pub(crate) struct Input {
     path: PathBuf,
@@ -51,7 +51,8 @@ impl Input {
     /// Finds the lines of a file. Blank lines are skipped.
     ///
     /// # Errors
-    /// If the file cannot be read, or has too many or too long lines; the message says which.
+    /// If the file cannot be read, has too many lines, or has a line that is too long; the message
+    /// names the problem.
     fn open(path: &Path) -> io::Result<Result<Self, InputError>> {
         let mut reader = BufReader::with_capacity(256 * 1024, File::open(path)?);
         let mut places = Vec::new();
@@ -113,8 +114,8 @@ impl Input {
             let checked = check_line(&text, endpoint);
             let invalid = match &checked {
                 Err(invalid) => Some(invalid.clone()),
-                // Two ids with the same hash and length are taken for the same id: the chance is
-                // one in a billion per file.
+                // Two ids with the same hash and length count as the same id. The chance of a false
+                // match is one in a billion per file.
                 Ok(id) if !known.insert((hasher.hash_one(id), id.len())) => {
                     let message = format!("the custom_id {id:?} is not unique");
                     Some(error("duplicate_custom_id", message, None, Some("custom_id")))
@@ -160,8 +161,8 @@ pub(crate) async fn reopen(path: PathBuf) -> io::Result<Input> {
     opened.map_err(|error| io::Error::other(error.message))
 }
 
-/// Skips a line. Returns its length with its line break, whether it is blank, and whether it is the
-/// last one.
+/// Skips a line. Returns the line's length including its line break, whether the line is blank, and
+/// whether it is the last line.
 fn next_line(reader: &mut impl BufRead) -> io::Result<(usize, bool, bool)> {
     let (mut bytes, mut is_blank) = (0_usize, true);
     loop {

@@ -1,9 +1,9 @@
 //! Batches: files of requests in OpenAI's format that are answered in the background.
 //!
-//! A batch reads its lines from a file of JSON lines and answers each line once, over any number of
+//! A batch reads its lines from a file of JSON lines and answers each line exactly once, even after
 //! crashes: the answer to a line is stored in the commit that records and charges its call. Lines
-//! yield to live calls. When all lines are answered, the answers become two files, one with the
-//! answers and one with the errors.
+//! yield to live calls. When all lines are answered, the batch writes two files: one with the
+//! answers, and one with the errors.
 //!
 //! | file | purpose |
 //! |---|---|
@@ -13,7 +13,8 @@
 //! | `lines` | answering the lines of a batch |
 //! | `output` | writing the output files |
 //!
-//! This crate calls no model: it passes each line to an [`Answers`]. It is independent of HTTP.
+//! This crate calls no model: it passes each line to an [`Answers`]. This crate is independent of
+//! HTTP.
 
 mod input;
 mod lines;
@@ -47,7 +48,7 @@ pub enum Error {
     /// The organization has no such batch.
     #[error("batch not found")]
     NotFound,
-    /// The organization has no such file, or it has expired.
+    /// The organization has no such file, or the file has expired.
     #[error("there is no file {0}")]
     NoFile(FileId),
     #[error("the file has {size} bytes; a batch may have at most {BYTES_MAX}")]
@@ -92,12 +93,13 @@ pub struct Listed {
     pub has_more: bool,
 }
 
-/// The delays of batches.
+/// The delays before batches continue.
 #[derive(Debug, Clone, Copy)]
 pub struct Delays {
-    /// Before the second attempt at a line; multiplied by four for each later one.
+    /// The delay before the second attempt to answer a line. Each further attempt multiplies the
+    /// delay by four.
     pub first_backoff: Duration,
-    /// Before a blocked batch continues.
+    /// The delay before a blocked batch continues.
     pub blocked: Duration,
 }
 
@@ -119,7 +121,7 @@ struct Shared {
     creating: Mutex<()>,
 }
 
-/// All batches. Clones share them.
+/// All batches; clones share the same state.
 #[derive(Debug, Clone)]
 pub struct Batches {
     shared: Arc<Shared>,
@@ -219,8 +221,8 @@ impl Batches {
         Ok(Listed { batches, has_more })
     }
 
-    /// Cancels a batch: no more lines are started, and those in flight are answered. Cancelling a
-    /// batch that is already being cancelled or was cancelled changes nothing.
+    /// Cancels a batch: no more lines are started, and lines in flight are still answered.
+    /// Cancelling a batch that is already being cancelled or was cancelled changes nothing.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Ended`]; [`Error::Storage`].
@@ -247,11 +249,11 @@ impl Batches {
         self.progress(batch).await
     }
 
-    /// Deletes all batches of an organization, with the answers to their lines. Output files are
-    /// deleted with the organization's files.
+    /// Deletes all batches of an organization and the answers to their lines. The output files are
+    /// deleted with the organization's other files.
     ///
     /// # Errors
-    /// [`Error::Storage`]; a repetition continues.
+    /// [`Error::Storage`]; a second call then deletes the remaining rows.
     pub async fn erase(&self, organization: OrganizationId) -> Result<(), Error> {
         let store = &self.shared.store;
         let mut scan = store.scan(rows::batches_of(organization));

@@ -37,7 +37,8 @@ pub enum Answered {
     Refused { status: u16, body: Box<RawValue> },
     /// A model was called. [`LineRecord::is_durable`] tells whether the line has its answer.
     Called,
-    /// The call could not begin: the balance, the token budget or a queue does not allow it now.
+    /// The call could not begin, because the balance, the token budget or a queue does not allow
+    /// the call now.
     Later,
     /// The service stops.
     Stopping,
@@ -53,7 +54,7 @@ pub trait Answers: fmt::Debug + Send + Sync {
     fn answer(&self, request: Request) -> Answering<'_>;
 }
 
-/// Writes the answer to a line. Clones share the state.
+/// Writes the answer to a line; clones share the same state.
 #[derive(Debug, Clone)]
 pub struct LineRecord {
     store: Store,
@@ -180,6 +181,6 @@ fn output_line(
     if !line.get().contains(['\n', '\r']) {
         return Ok(line);
     }
-    // Line breaks are only between tokens of the model's answer: strings contain none.
+    // In JSON, line breaks occur only between tokens and never in strings, so they can be replaced.
     RawValue::from_string(line.get().replace(['\n', '\r'], " ")).map_err(unwritable)
 }

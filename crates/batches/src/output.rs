@@ -1,5 +1,5 @@
-//! The output files of a batch. Each is written as a stream of the stored answers, so that a batch
-//! of any size takes little memory.
+//! The output files of a batch. Each file is written as a stream of the stored answers, so that a
+//! batch of any size takes little memory.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use orrery_records::files::Report;
 use orrery_storage::record::decode;
 use orrery_storage::{self as storage, Commit, Page, Store};
 
-/// Lines in memory while a file is written.
+/// Maximum number of lines in memory while a file is written.
 const QUEUED_LINES: usize = 16;
-/// Rows that are deleted in one commit.
+/// Maximum number of rows that are deleted in one commit.
 const DELETED_AT_ONCE: usize = 500;
 
 /// Reads the lines that a task sends.
@@ -43,8 +43,8 @@ impl Read for Lines {
 }
 
 impl Batches {
-    /// Writes an output file and returns its id. `expired` are the lines that were not answered in
-    /// time, which belong to the file of errors.
+    /// Writes an output file and returns its id. `expired` contains the lines that were not
+    /// answered in time, which are written to the error file.
     pub(crate) async fn write_output(
         &self,
         batch: &Batch,
@@ -63,7 +63,7 @@ impl Batches {
         let writing = self.shared.files.keep_report(report, source, Commit::new());
         let sending = async {
             if let Err(error) = self.send_lines(batch.id, output, expired, &sender).await {
-                // The file is not written.
+                // The error makes the reader of the lines fail, so no file is written.
                 let _closed = sender.send(Err(io::Error::other(error))).await;
             }
             drop(sender);
@@ -85,7 +85,8 @@ impl Batches {
             let answer: LineAnswer = decode(&row)?;
             if answer.is_error == (output == Output::Errors) {
                 let line = store.read_payload(&answer.line).await?;
-                // The receiver is gone only if the file cannot be written, which it reports.
+                // The receiver is dropped only if the file cannot be written, and the receiver's
+                // task reports that error.
                 let _closed = lines.send(Ok(with_break(line.get()))).await;
             }
         }

@@ -1,5 +1,5 @@
-//! Batches with scripted answers: each line is answered once over crashes, cancellation, expiry and
-//! invalid files.
+//! Tests of batches with scripted answers: each line is answered exactly once despite crashes;
+//! cancellation, expiry and invalid files.
 
 use std::collections::BTreeMap;
 use std::io::Cursor;
@@ -22,7 +22,7 @@ use orrery_storage::{Commit, Key, Options, Page, Store, Table};
 /// Time limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Answers a line with its own body, unless its body says otherwise.
+/// Answers a line with the line's own body, unless the body requests a different answer.
 #[derive(Debug, Default)]
 struct Echo {
     /// The bodies of all calls.
@@ -48,7 +48,7 @@ impl Answers for Echo {
             let status = if body["say"] == "fail" { 500 } else { 200 };
             let store = self.store.lock().unwrap().clone().unwrap();
             let commit = request.record.writes(status, "an-id", &answer).await.unwrap();
-            // A batch that was deleted meanwhile takes no answer.
+            // If the batch was deleted in the meantime, the commit fails and no answer is stored.
             let _taken = store.try_commit(commit).await.unwrap();
             Answered::Called
         })
@@ -177,7 +177,7 @@ async fn batch_answers_each_line_into_its_files() {
         line("two", &json!({"say": "refuse"})),
         line("three", &json!({"say": "fail once"})),
         line("four", &json!({"say": "fail"})),
-        // Larger than a row of the store.
+        // The answer is larger than a row of the store can be.
         line("five", &json!({"say": "x".repeat(5000)})),
     ];
     let batch = fixture.started(&lines).await;

@@ -1,4 +1,4 @@
-//! The worker: runs open batches in turns, so that a long batch delays no other.
+//! The worker: runs open batches in turns, so that a long batch does not delay other batches.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
@@ -27,7 +27,7 @@ const LINES_AT_ONCE: usize = 8;
 const LINES_OF_A_TURN: usize = 64;
 /// Maximum number of batches whose state stays in memory between turns, about 1 MB each.
 const CACHED_MAX: usize = 16;
-/// The number of calls for a line whose failures are transient.
+/// Maximum number of calls for a line whose calls fail with transient errors.
 const ATTEMPTS_MAX: u32 = 4;
 /// A batch that is being answered.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ enum Turn {
     /// There is more work.
     More(Option<State>),
     Ended,
-    /// The batch is blocked for now, for example by a used-up balance.
+    /// The batch is blocked for now, for example because the balance is used up.
     Later(Option<State>),
 }
 
@@ -77,7 +77,7 @@ impl Queue {
         }
     }
 
-    /// Starts the next turn: of the organization with the fewest running batches.
+    /// Starts the next turn, for a batch of the organization with the fewest running batches.
     fn start_turn(&mut self) -> Option<(Batched, Option<State>)> {
         if self.running.len() >= RUNNING_MAX {
             return None;
@@ -130,7 +130,7 @@ impl Queue {
 
 impl Batches {
     /// Runs the open batches until the service stops. While `is_held_back` returns true, as after a
-    /// restore, none is started.
+    /// restore, no batch is started.
     pub async fn run(
         self,
         answers: Arc<dyn Answers>,
@@ -357,7 +357,7 @@ impl Batches {
         Ok(now.is_some_and(|batch| batch.status == Status::InProgress))
     }
 
-    /// Answers a line, and repeats calls that fail for a transient reason.
+    /// Answers a line, and repeats calls that fail with a transient error.
     async fn answer_line(
         &self,
         answers: &Arc<dyn Answers>,
@@ -400,8 +400,8 @@ impl Batches {
         Ok(LineEnd::Blocked)
     }
 
-    /// Writes the output files and ends the batch. `state` has the lines that were not answered in
-    /// time.
+    /// Writes the output files and ends the batch. `state` contains the lines that were not
+    /// answered in time.
     async fn finish(&self, batch: &Batch, state: Option<&State>) -> Result<(), Error> {
         let progress = self.progress(batch.clone()).await?;
         let late: Vec<u32> =
@@ -430,8 +430,8 @@ impl Batches {
         .await
     }
 
-    /// Changes the row of a batch that may be cancelled or deleted concurrently. `change` is not
-    /// applied to a cancelled batch unless it was cancelled before.
+    /// Changes the row of a batch that may be cancelled or deleted concurrently. `change` is
+    /// applied only if the status is still that of `before`.
     async fn change(
         &self,
         before: &Batch,

@@ -1,5 +1,5 @@
-//! The token allowance of a request: it is reserved before the call, and a stream that exceeds it
-//! is cut off.
+//! The token allowance of a request. The allowance is reserved before the call, and a stream that
+//! exceeds the allowance is cut off.
 
 use super::error::Failure;
 use super::request::Request;
@@ -8,7 +8,7 @@ use orrery_domain::classify::ErrorClass;
 
 /// Maximum bytes of streamed text per allowed output token: more than the average of any language.
 const BYTES_PER_TOKEN_MAX: u64 = 16;
-/// Bytes that a stream may have beyond that, as room for a few long tokens.
+/// Bytes that a stream may have in addition, to allow for a few long tokens.
 const BYTES_FREE: u64 = 1024;
 
 /// The maximum number of tokens for the answers to a request.

@@ -61,7 +61,7 @@ pub enum Answer {
     Stream { execution: ExecutionId, pieces: mpsc::Receiver<Bytes> },
 }
 
-/// The channel for the response. It is closed if the client has disconnected.
+/// The channel for the response. The channel is closed if the client has disconnected.
 pub(super) type Reply = oneshot::Sender<Result<Answer, Error>>;
 
 /// How a call ended, for the [`Companion`] of its record.
@@ -137,8 +137,8 @@ pub(super) struct Came {
 }
 
 impl Chat {
-    /// Makes a call. `body` is the request body; `lease` reserves memory for the answer; `asked`
-    /// holds the execution metadata that the request sets.
+    /// Makes a call. `body` is the request body; `lease` reserves memory for the answer; `asked` is
+    /// the execution metadata that the request sets.
     ///
     /// # Errors
     /// [`Error`]; only [`Error::Failed`] is recorded.
@@ -251,7 +251,7 @@ impl Call {
                     }
                     let execution = self.id;
                     self.end_unanswered(&candidate, End::Failed(failure.clone())).await;
-                    // A disconnected client needs no answer.
+                    // The send fails if the client has disconnected and needs no answer.
                     let _unsent = reply.send(Err(Error::Failed { execution, failure }));
                     return;
                 }
@@ -259,8 +259,8 @@ impl Call {
         }
     }
 
-    /// Waits for a slot at the model and for its response to begin. A non-streamed response is read
-    /// to its end, so that another model can be tried if the response is invalid.
+    /// Waits for a slot at the model and for the model's response to begin. A non-streamed response
+    /// is read to its end, so that another model can be tried if the response is invalid.
     async fn open(
         &mut self,
         candidate: &Candidate,
@@ -330,8 +330,8 @@ impl Call {
         }
     }
 
-    /// Returns the alias if the request names the model by one. The `model` field of answers is
-    /// then this alias.
+    /// Returns the alias if the request names the model by an alias. The `model` field of answers
+    /// is then this alias.
     pub(super) fn alias(&self) -> Option<&str> {
         self.is_alias.then_some(self.request.model.as_str())
     }

@@ -67,7 +67,7 @@ struct Chunk<'a> {
     prompt_eval_count: Option<&'a RawValue>,
     #[serde(borrow)]
     eval_count: Option<&'a RawValue>,
-    /// The event type that other APIs send; OpenAI's events have none.
+    /// The event type that other APIs send; OpenAI's events have no type.
     #[serde(rename = "type")]
     kind: Option<IgnoredAny>,
 }
@@ -99,7 +99,7 @@ pub(crate) struct Message<'a> {
 }
 
 impl Chunk<'_> {
-    /// Returns the server's token counts. Servers put them in different fields.
+    /// Returns the server's token counts. Different servers return the counts in different fields.
     fn counts(&self) -> Option<Counts> {
         let texts = [
             self.usage,
@@ -153,8 +153,8 @@ impl<'a> Choice<'a> {
 }
 
 impl Meter {
-    /// Creates a meter for the answer to a prompt of `prompt_tokens` tokens. With `keeps`, it also
-    /// assembles the answer for the history.
+    /// Creates a meter for the answer to a prompt of `prompt_tokens` tokens. With `keeps`, the
+    /// meter also assembles the answer for the history.
     #[must_use]
     pub(crate) fn new(prompt_tokens: u64, keeps: bool) -> Self {
         let content = keeps.then(Content::default);
@@ -246,7 +246,7 @@ impl Meter {
         self.is_finished
     }
 
-    /// Returns whether a choice, or an event of unknown format that may be one, has arrived.
+    /// Returns whether a choice, or an event of unknown format that may be a choice, has arrived.
     #[must_use]
     pub(crate) const fn has_answer(&self) -> bool {
         self.has_answer

@@ -152,8 +152,8 @@ impl Inner {
         })
     }
 
-    /// Returns the upstream's list, refreshed if it is old. One request fetches it while others
-    /// wait.
+    /// Returns the upstream's list, refreshed if it is old. One request fetches the list while
+    /// other requests wait.
     async fn upstream_list(&self, upstream: &Upstream) -> (Arc<Vec<Listed>>, UpstreamList) {
         let mut cached = self.upstream_models.cached.lock().await;
         let now = runtime::monotonic_now();

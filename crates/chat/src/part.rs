@@ -71,7 +71,8 @@ impl Chat {
         Ok(BoundModel { inner, candidate: Arc::new(candidate) })
     }
 
-    /// Admits work that uses at most about `tokens` tokens, and reserves its maximum cost.
+    /// Admits work that uses at most about `tokens` tokens, and reserves the maximum cost of that
+    /// work.
     ///
     /// # Errors
     /// [`Error::TokensUsedUp`]; [`Error::Engine`] if the balance is too low.

@@ -1,10 +1,10 @@
 //! Relays a streamed answer: each event is forwarded as it arrives, byte for byte.
 //!
 //! The relay buffers only the incomplete event and a few pieces between the model and the client,
-//! so a slow client slows its model down until the server's write timeout closes the connection.
-//! The usage and `[DONE]` are held back until the call is recorded. If the client disconnects, the
-//! connection to the model is closed at once. If the model's stream breaks off, the client's stream
-//! ends with an error event.
+//! so a slow client also slows down the model, until the server's write timeout closes the
+//! connection. The usage and `[DONE]` are held back until the call is recorded. If the client
+//! disconnects, the connection to the model is closed at once. If the model's stream breaks off,
+//! the client's stream ends with an error event.
 
 use std::time::Duration;
 
@@ -160,8 +160,8 @@ impl Relay {
         let mut silent_until = limits.first_byte;
         loop {
             if let Some(piece) = pending.take() {
-                // A local model sends nothing while it generates a tool call, so it has no idle
-                // timeout: its process is monitored instead.
+                // A local model sends nothing while it generates a tool call, so local models have
+                // no idle timeout. The process of a local model is monitored instead.
                 let idle = later(runtime::monotonic_now(), options.idle_timeout);
                 silent_until = if is_local { deadline } else { idle };
                 match self.pass_on(&piece, deadline).await {
@@ -206,7 +206,7 @@ impl Relay {
         self.reader.push(piece);
         let held = self.reader.pending();
         if held > EVENT_FREE {
-            // Each slot of the queue may hold a piece of this size.
+            // Each slot of the queue may contain a piece of this size.
             let most = held.saturating_mul(PIECES_MAX + 1);
             self.lease.grow_to(most).map_err(|_full| End::Failed(too_many_bodies()))?;
         }
@@ -345,7 +345,7 @@ impl Relay {
                 [&usage.unwrap_or_default()[..], b"data: [DONE]\n\n"].concat().into()
             }
         };
-        // A disconnected client needs no final event.
+        // The send fails if the client has disconnected and needs no final event.
         let _sent = self.pieces.send(last).await;
     }
 }
@@ -368,7 +368,8 @@ fn joined(mut events: Vec<Bytes>) -> Option<Bytes> {
     Some(all.freeze())
 }
 
-/// Returns an event whose `model` is the alias that the client sent; `None` if it has no model.
+/// Returns an event whose `model` is the alias that the client sent; `None` if the event has no
+/// model.
 fn renamed(data: &[u8], alias: &str) -> Option<Bytes> {
     let mut event: RawObject = serde_json::from_slice(data).ok()?;
     event.get("model")?;
@@ -395,8 +396,8 @@ fn frame_of(event: &[u8]) -> Option<RawObject> {
     Some(event)
 }
 
-/// Builds the usage event for a model that sent none, or sent its usage with the last piece of
-/// text. `frame` comes from another event of the stream.
+/// Builds the usage event for a model that sent no usage event, or sent its usage with the last
+/// piece of text. `frame` comes from another event of the stream.
 fn missing_usage_event(frame: Option<RawObject>, tokens: Tokens, cost: Usd) -> Bytes {
     let mut chunk = frame.unwrap_or_default();
     // The object has only strings and numbers, so serialization cannot fail.

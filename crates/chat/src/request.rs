@@ -88,8 +88,8 @@ impl Request {
         })
     }
 
-    /// Returns the request that a fallback chain's mapping builds from these fields; `None` if it
-    /// is invalid.
+    /// Returns the request that a fallback chain's mapping builds from these fields; `None` if that
+    /// request is invalid.
     #[must_use]
     pub(crate) fn mapped(&self, fields: &Map<String, Value>) -> Option<Self> {
         let mut body = self.fields.clone();
@@ -128,7 +128,8 @@ impl Request {
         Ok(body.text()?.into())
     }
 
-    /// Returns whether the client set any `stream_options` other than the one that the router sets.
+    /// Returns whether the client set any of the `stream_options` other than the option that the
+    /// router sets.
     #[must_use]
     pub(crate) fn has_own_stream_options(&self) -> bool {
         let options: Option<RawObject> = self.fields.value("stream_options");

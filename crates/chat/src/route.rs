@@ -1,8 +1,8 @@
 //! Chooses the models that a call tries, with their servers and prices.
 //!
-//! A catalog model that serves the operation is called by its slug. If it fails, the models of its
-//! fallback chain follow. Any other id is sent to the upstream unchanged. The only difference
-//! between local and remote models is the [`Target`] of a call.
+//! A catalog model that serves the operation is called by its slug. If that model fails, the models
+//! of its fallback chain follow. Any other id is sent to the upstream unchanged. The only
+//! difference between local and remote models is the [`Target`] of a call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -181,7 +181,7 @@ impl Price {
 
 impl Inner {
     /// Returns the models that a call tries, in order; at least one. `alias` is the model that the
-    /// request's `model` stands for, if it is an alias.
+    /// request's `model` stands for, if `model` is an alias.
     ///
     /// # Errors
     /// [`Error::NoModel`]; [`Error::Invalid`] for an unknown chain; [`Error::Chains`].

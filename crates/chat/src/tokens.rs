@@ -59,9 +59,9 @@ impl TokenBudgets {
     ) -> Result<Option<InFlight>, Error> {
         let Some(limit) = self.limit else { return Ok(None) };
         // The call is counted as in flight before the counter is read from disk, so that the second
-        // of two concurrent calls sees the first, and a call that ends between these two steps is
-        // not missed. A call that ends between the steps may be counted twice, which errs on the
-        // safe side.
+        // of two concurrent calls includes the first call, and a call that ends between these two
+        // steps is not missed. Such a call may be counted twice, which makes the check only
+        // stricter.
         let (flying, this) = self.fly(key, tokens);
         let counter = row(organization, key, self.today());
         let used = self.store.counter(&counter).await;
@@ -208,8 +208,8 @@ mod tests {
         let (organization, key) = ids();
         let running = budgets.admit(organization, key, 100).await.unwrap();
         let mut second = Box::pin(budgets.admit(organization, key, 1));
-        // The second call reads the counter from disk before the first call is counted there, and
-        // usually continues after the first call has ended.
+        // The second call reads the counter from disk before the first call is added to the
+        // counter, and usually continues after the first call has ended.
         let looked = futures_util::poll!(&mut second);
         let mut commit = Commit::new();
         budgets.count(&mut commit, organization, key, 100);

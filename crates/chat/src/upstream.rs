@@ -53,7 +53,7 @@ pub(crate) struct Asked<'r> {
     pub path: &'static str,
     pub body: &'r Bytes,
     pub is_stream: bool,
-    /// Whether another model can be tried if this one fails.
+    /// Whether another model can be tried if this model fails.
     pub may_fall_back: bool,
     /// The trace span of the call.
     pub call: &'r trace::Call,
@@ -82,9 +82,9 @@ impl Limits {
 
 impl Inner {
     /// Sends a request and waits for the response to begin. If a stream has not begun when the
-    /// client's first keep-alive is due, it is returned without its first bytes. `name` is the
-    /// model's name for messages. With `may_fall_back`, the call does not wait for a local model
-    /// that has just failed.
+    /// client's first keep-alive is due, the stream is returned without its first bytes. `name` is
+    /// the model's name for messages. With `may_fall_back`, the call does not wait for a local
+    /// model that has just failed.
     ///
     /// # Errors
     /// [`Failure`]

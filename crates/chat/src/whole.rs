@@ -25,7 +25,7 @@ use orrery_runtime as runtime;
 /// Maximum size of an answer in bytes: enough for the embeddings of a request with the most inputs.
 const ANSWER_MAX: usize = 64 * 1024 * 1024;
 
-/// Copies of an answer in memory while it is converted to a stream.
+/// Number of copies of an answer in memory while the answer is converted to a stream.
 const STREAM_COPIES: usize = 5;
 
 /// A complete answer.
@@ -38,8 +38,8 @@ pub(crate) struct Whole {
 }
 
 impl Call {
-    /// Reads a non-streamed answer. If the client requested a stream, the answer is converted to
-    /// one.
+    /// Reads a non-streamed answer. If the client requested a stream, the answer is converted to a
+    /// stream.
     pub(super) async fn read(&mut self, name: &str, mut opened: Opened) -> Result<Begun, Failure> {
         let first_byte = self.started.elapsed();
         let is_stream = self.request.is_stream;
@@ -119,7 +119,7 @@ impl Call {
 }
 
 /// Reads an answer of at most `most` bytes. Each pause between two pieces may last at most `idle`.
-/// `lease` reserves twice its size, because the answer is serialized again with its cost.
+/// `lease` reserves twice the answer's size, because the answer is serialized again with its cost.
 ///
 /// # Errors
 /// [`Failure`]
@@ -200,7 +200,7 @@ pub(crate) fn too_many_bodies() -> Failure {
 }
 
 /// Serializes the object with the cost in its `usage`. A missing usage is filled in from `tokens`,
-/// and marked as estimated if the model did not count them.
+/// and marked as estimated if the model did not count the tokens.
 ///
 /// # Errors
 /// None in practice: all values are JSON.

@@ -205,7 +205,7 @@ impl Admin {
         match &self.transport {
             Transport::Offline(answer) => pour(answer(request).await, out, progress).await,
             Transport::Socket { path: socket, .. } => {
-                let lost = "the connection to the service was lost; its log may say why";
+                let lost = "the connection to the service was lost; the service's log may say why";
                 let stream = unix_socket::connect(socket).await.context(lost)?;
                 let io = TokioIo::new(stream);
                 let (mut sender, connection) =
@@ -220,7 +220,7 @@ impl Admin {
         }
     }
 
-    /// Builds a request, with the token if it is sent over the socket.
+    /// Builds a request, with the token if the request is sent over the socket.
     fn request(&self, method: Method, path: &str) -> hyper::http::request::Builder {
         let request = Request::builder().method(method).uri(path).header(HOST, "localhost");
         let request = match &self.organization {
@@ -300,7 +300,7 @@ struct Away(PathBuf);
 
 /// Sends one request over the socket.
 async fn over(socket: &Path, request: Request<Body>) -> anyhow::Result<(StatusCode, Bytes)> {
-    let lost = "the connection to the service was lost; its log may say why";
+    let lost = "the connection to the service was lost; the service's log may say why";
     let stream = unix_socket::connect(socket).await.context(lost)?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.context(lost)?;

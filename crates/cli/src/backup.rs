@@ -259,7 +259,7 @@ impl<W: Write> Write for Checked<W> {
         if let Some(copy) = &mut self.copy
             && copy.write_all(bytes.get(..count).unwrap_or_default()).is_err()
         {
-            // The check stopped early. Its result contains the reason.
+            // The check stopped early. The check's result contains the reason.
             self.copy = None;
         }
         Ok(count)

@@ -207,9 +207,11 @@ fn only(chains: Vec<Chain>, name: &str, model: Option<&str>) -> anyhow::Result<C
     }
     found.pop().with_context(|| match model {
         Some(model) => {
-            format!("the model {model} has no chain {name}{hint}; `orrery chain list` lists them")
+            format!(
+                "the model {model} has no chain {name}{hint}; `orrery chain list` lists all chains"
+            )
         }
-        None => format!("there is no chain {name}{hint}; `orrery chain list` lists them"),
+        None => format!("there is no chain {name}{hint}; `orrery chain list` lists all chains"),
     })
 }
 

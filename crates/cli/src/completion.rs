@@ -13,8 +13,8 @@ use super::admin::Admin;
 use super::chain::query;
 use super::{output, parse, place};
 
-/// The environment variable that a completion script sets to request candidates. Its value is the
-/// name of the shell.
+/// The environment variable that a completion script sets to request candidates. The variable's
+/// value is the name of the shell.
 const VARIABLE: &str = "ORRERY_COMPLETE";
 /// Time limit for the service's response. Without a response, there are no candidates.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -76,7 +76,7 @@ fn with_names(command: Command) -> Command {
     command.mut_subcommands(with_names)
 }
 
-/// Returns the names that begin with `current`; none if no service runs.
+/// Returns the names that begin with `current`; returns no names if no service runs.
 fn candidates(names: Names, current: &OsStr) -> Vec<CompletionCandidate> {
     let words: Vec<OsString> = std::env::args_os().collect();
     let Some(current) = current.to_str() else { return Vec::new() };

@@ -1,7 +1,7 @@
 //! `orrery doctor`: finds problems with the machine, the data, the backups and the executions of
-//! the service, and suggests a command to fix each problem. It queries the running service. If the
-//! service is stopped, it inspects the store in this process. If there is no store, it runs only
-//! the remaining checks. All checks are read-only.
+//! the service, and suggests a command to fix each problem. The command queries the running
+//! service. If the service is stopped, it inspects the store in this process. If there is no store,
+//! it runs only the remaining checks. All checks are read-only.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -111,7 +111,8 @@ fn show(findings: Vec<Finding>, shape: Shape) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-/// Returns the findings of the running service or, if it is stopped, of this process on its store.
+/// Returns the findings of the running service. If the service is stopped, returns the findings of
+/// this process on the service's store.
 async fn of_service(config: &Config) -> anyhow::Result<DoctorReport> {
     let admin = service::admin(config).await?;
     understood(admin.get("/admin/doctor").await?)

@@ -147,7 +147,8 @@ async fn switch(admin: &super::admin::Admin, endpoint: &str, disabled: bool) -> 
     Ok(())
 }
 
-/// Prints the new secret. It is the only text on standard output, so that a script can capture it.
+/// Prints the new secret. The secret is the only text on standard output, so that a script can
+/// capture it.
 fn show_secret(endpoint: &Value, shape: Shape) -> anyhow::Result<()> {
     if shape.json {
         return output::json(endpoint);

@@ -1,5 +1,5 @@
-//! The welcome text of a start on a terminal: it shows the URLs and folders, and explains how to
-//! make a first prediction.
+//! The welcome text of a start on a terminal. The text shows the URLs and folders, and explains how
+//! to make a first prediction.
 //!
 //! This module only renders the text: it reads no files and prints nothing. The text contains the
 //! API key, so it is written to the terminal and never to a log.

@@ -142,7 +142,7 @@ async fn find(admin: &Admin, key: &str) -> anyhow::Result<KeyId> {
     let ids: Vec<KeyId> = named.map(|found| found.id).collect();
     match ids.as_slice() {
         [id] => Ok(*id),
-        [] => bail!("no key has the id or name {key}; `orrery key list` lists them"),
+        [] => bail!("no key has the id or name {key}; `orrery key list` lists all keys"),
         several => {
             let ids: Vec<String> = several.iter().map(ToString::to_string).collect();
             bail!("{} keys are named {key}: give the id of one ({})", ids.len(), ids.join(", "))

@@ -46,7 +46,7 @@ pub(super) fn time(seconds: f64) -> String {
     }
 }
 
-/// Formats a time, or returns the placeholder if it is missing.
+/// Formats a time, or returns the placeholder if the time is missing.
 pub(super) fn time_or_none(seconds: Option<f64>) -> String {
     seconds.map_or_else(|| NONE.to_owned(), time)
 }

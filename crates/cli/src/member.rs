@@ -76,7 +76,7 @@ pub(super) async fn owner(command: OwnerCommand, config: &Config) -> anyhow::Res
     show_link(&understood(answer)?, &org, shape)
 }
 
-/// Prints the link. It is the only text on standard output, so that a script can capture it.
+/// Prints the link. The link is the only text on standard output, so that a script can capture it.
 fn show_link(link: &NewLink, org: &str, shape: Shape) -> anyhow::Result<()> {
     if shape.json {
         return output::json(link);
@@ -111,7 +111,10 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
             let members = list(&admin, Some(&org)).await?.members;
             let found = members.iter().find(|member| member.email.eq_ignore_ascii_case(&email));
             let member = found.with_context(|| {
-                format!("organization {org} has no member {email}; `orrery member list` lists them")
+                format!(
+                    "organization {org} has no member {email}; `orrery member list` lists all \
+                     members"
+                )
             })?;
             let query = query(&[("organization", &org)]);
             admin.delete(&format!("/admin/members/{}?{query}", member.id)).await?;

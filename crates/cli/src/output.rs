@@ -65,8 +65,8 @@ pub(super) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
     raw(format!("{}\n", escaped(&text)).as_bytes())
 }
 
-/// Escapes the characters in JSON text that a terminal would interpret. They occur only in JSON
-/// strings, where serde_json already escapes characters below U+0020.
+/// Escapes the characters in JSON text that a terminal would interpret. These characters occur only
+/// in JSON strings, where serde_json already escapes characters below U+0020.
 fn escaped(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for letter in json.chars() {
@@ -112,7 +112,8 @@ fn is_command(letter: char) -> bool {
         || matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Returns `path` relative to the current folder if it is inside, such as `./orrery-data`.
+/// Returns a path inside the current folder as a relative path, such as `./orrery-data`. Other
+/// paths stay unchanged.
 pub(super) fn short(path: &Path) -> PathBuf {
     let here = std::env::current_dir().ok();
     let inside = here.and_then(|here| path.strip_prefix(here).ok());

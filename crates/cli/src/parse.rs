@@ -1,5 +1,5 @@
-//! Parses the command line. It adds features that clap lacks: `--json` before the command, and
-//! suggestions and completions without hidden commands.
+//! Parses the command line. This module adds features that clap lacks: `--json` before the command,
+//! and suggestions and completions without hidden commands.
 
 use std::ffi::OsString;
 
@@ -45,8 +45,8 @@ fn with_json_last(mut words: Vec<OsString>) -> Vec<OsString> {
     words
 }
 
-/// Commands that users know from other programs, and the equivalents in this one. None of them is a
-/// likely misspelling of a real command such as `restore`.
+/// Commands that users know from other programs, and the equivalents in this program. None of these
+/// words is a likely misspelling of a real command such as `restore`.
 const ELSEWHERE: [(&str, &str); 5] = [
     (
         "start",
@@ -82,7 +82,7 @@ fn with_near_command(mut error: clap::Error) -> clap::Error {
             error.insert(ContextKind::SuggestedSubcommand, near);
         }
     }
-    // clap prints an empty line before its tips, even if there are none.
+    // clap prints an empty line before its tips, even if there are no tips.
     if let Some(ContextValue::StyledStrs(tips)) = error.get(ContextKind::Suggested)
         && tips.is_empty()
     {

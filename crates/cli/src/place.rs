@@ -1,5 +1,5 @@
-//! Finds the service that a command uses: the service of the given configuration, or the first one
-//! found.
+//! Finds the service that a command uses: the service of the given configuration, or the first
+//! service that is found.
 //!
 //! Only `serve` creates a store. Every other command searches for a store and prints which one it
 //! uses.

@@ -1,5 +1,6 @@
 //! `orrery verify FILE --restore`: rehearses a restore in a temporary folder, which is always
-//! deleted. It reads only the backup and its log archive, and does not access any service or store.
+//! deleted. The rehearsal reads only the backup and its log archive, and does not access any
+//! service or store.
 
 use std::io;
 use std::path::{Path, PathBuf};

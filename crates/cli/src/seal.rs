@@ -25,9 +25,9 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
     let rotated = service::rotate_seal(config, &mut watch).await?;
     bar.finish_and_clear();
     output::note(&format!(
-        "seal.key was replaced, and {} secrets were sealed with the new key. Earlier links and page \
-         cursors are no longer valid. Earlier backups contain the old key and still restore with \
-         it",
+        "seal.key was replaced, and {} secrets were sealed with the new key. Earlier links and \
+         page cursors are no longer valid. Earlier backups contain the old key and still restore \
+         with that key",
         rotated.secrets
     ));
     if rotated.unreadable > 0 {

@@ -84,8 +84,8 @@ impl Serve {
     }
 }
 
-/// Rejects a configuration file that was found rather than given, if other users can change it: it
-/// can name programs that the service runs.
+/// Rejects a configuration file that was found rather than given, if other users can change the
+/// file: a configuration can name programs that the service runs.
 fn refuse_foreign(file: &Path) -> anyhow::Result<()> {
     match replaceable_by_others(file) {
         Some(reason) => anyhow::bail!("{reason}, or name it with --config {}", file.display()),

@@ -19,8 +19,8 @@ pub(super) async fn admin(config: &Config) -> anyhow::Result<Admin> {
     Admin::open(config, offline).await
 }
 
-/// Runs the service until it is stopped. Once the service is ready, calls `ready` with the values
-/// that a first start has created for the user.
+/// Runs the service until the service is stopped. Once the service is ready, calls `ready` with the
+/// values that a first start has created for the user.
 pub(super) async fn serve(
     config: Config,
     is_watched: bool,
@@ -61,7 +61,7 @@ pub(super) fn encryption(config: &Config) -> anyhow::Result<Encryption> {
     Ok(app::encryption(&config.backup)?)
 }
 
-/// Returns whether a store could not be opened because it is damaged.
+/// Returns whether a store could not be opened because the store is damaged.
 pub(super) fn is_damage(error: &anyhow::Error) -> bool {
     app::is_damage(error)
 }
@@ -104,8 +104,8 @@ pub(super) fn egress_warning(config: &Config, organizations: usize) -> Option<St
     app::policy(config).warning(organizations)
 }
 
-/// Returns the slug of a valid manifest and a warning, or its errors, each with file, line and
-/// column.
+/// Returns the slug of a valid manifest and a warning, or the manifest's errors, each with file,
+/// line and column.
 pub(super) fn check_manifest(file: &Path) -> Result<(String, Option<String>), Vec<String>> {
     app::check_manifest(file).map(|checked| (checked.slug.to_string(), checked.concern))
 }

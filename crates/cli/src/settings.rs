@@ -2,7 +2,8 @@
 //! and changes one key.
 //!
 //! The command never writes a configuration that the service would reject. A file is replaced
-//! atomically, so that a reader never sees a partial file. It keeps its owner and permissions.
+//! atomically, so that a reader never sees a partial file. The file keeps its owner and
+//! permissions.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write as _};
@@ -77,7 +78,10 @@ async fn init(file: Option<&Path>, production: bool) -> anyhow::Result<()> {
     let path = target.path();
     if path.exists() {
         let shown = output::short(&path);
-        bail!("{} exists: `orrery config set KEY VALUE` changes one key of it", shown.display());
+        bail!(
+            "{} exists: `orrery config set KEY VALUE` changes one key of the file",
+            shown.display()
+        );
     }
     let folder = path.parent().unwrap_or(Path::new("/"));
     let text = if production {
@@ -183,7 +187,7 @@ fn refuse_faults(source: &Source, before: &str, after: &str) -> anyhow::Result<(
     if !earlier.is_empty() {
         return Err(unusable(source, &earlier).context("nothing was changed"));
     }
-    // Leave out the line numbers: they refer to the changed text, which was not written.
+    // Leave out the line numbers, because they refer to the changed text, which was not written.
     let faults: Vec<String> = faults.into_iter().map(|fault| fault.message).collect();
     bail!("{}; nothing was changed", faults.join("\n  "))
 }

@@ -1,9 +1,9 @@
 //! `orrery upgrade --rehearse`: tries an upgrade to this binary on a copy of the data while the
 //! service keeps running.
 //!
-//! The copy is made from a backup of the service: this binary restores the backup, checks the data,
-//! and starts on it. The copy is always deleted at the end. Neither the service nor its data folder
-//! is changed.
+//! The copy is made from a backup of the service: this binary restores the backup, checks the
+//! restored data, and starts on that data. The copy is always deleted at the end. Neither the
+//! service nor its data folder is changed.
 
 use std::fs;
 use std::io::{BufWriter, Write as _};

@@ -32,7 +32,7 @@ pub(super) fn dollars(text: &str) -> Result<f64, String> {
     Ok(amount)
 }
 
-/// A limit, or none.
+/// A limit, or no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limit(pub(super) Option<u64>);
 

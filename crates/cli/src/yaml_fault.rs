@@ -59,7 +59,8 @@ pub(super) fn sentence(error: &Error) -> String {
 }
 
 /// Rejects integers beyond 64 bits, which would lose digits, and scalars that YAML 1.1 and 1.2
-/// interpret differently: 017 is 15 in one and 17 in the other, and 1_000 is a number or a string.
+/// interpret differently: 017 is 15 in YAML 1.1 and 17 in YAML 1.2, and 1_000 is a number in YAML
+/// 1.1 and a string in YAML 1.2.
 ///
 /// # Errors
 /// Returns an error that contains the first such number, its location, and what to write instead.

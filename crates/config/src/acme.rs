@@ -53,8 +53,8 @@ fn at_most<T>(
     }
 }
 
-/// Parses the URL of a directory. It may have a query, because some authorities use the query to
-/// distinguish directories.
+/// Parses the URL of a directory. The URL may have a query, because some authorities use the query
+/// to distinguish directories.
 fn directory(value: &Value<'_>) -> Parsed<String> {
     let text = value.get_ref().as_str().unwrap_or_default();
     let is_good = Url::parse(text).is_ok_and(|url| {

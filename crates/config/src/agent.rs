@@ -1,5 +1,5 @@
-//! The section `[agent]`: its models, its limits, and the MCP servers that provide additional
-//! tools. The table of each server is read as strictly as a section.
+//! The section `[agent]`: the agent's models and limits, and the MCP servers that provide
+//! additional tools. The table of each server is read as strictly as a section.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,8 +25,8 @@ const CONTEXT_MAX: u32 = 100_000_000;
 const SERVERS_MAX: usize = 16;
 /// Maximum length of a server's name, in characters.
 const NAME_MAX: usize = 24;
-/// Range of a program's address space limit: the smallest in which a program can start, and the
-/// largest plausible value.
+/// Range of a program's address space limit: the smallest limit with which a program can start, and
+/// the largest plausible limit.
 const MEMORY_MIN: u64 = 64 * 1024 * 1024;
 const MEMORY_MAX: u64 = 1 << 50;
 /// Expected form of a table in `mcp_servers`.
@@ -70,7 +70,7 @@ struct Keys {
     writable: Vec<PathBuf>,
     memory_bytes: Option<u64>,
     allow: Option<Vec<String>>,
-    /// A key in the table that applies only to servers with a `url`; in `of_command`, one that
+    /// A key in the table that applies only to servers with a `url`. `of_command` is a key that
     /// applies only to servers with a `command`.
     of_url: Option<&'static str>,
     of_command: Option<&'static str>,

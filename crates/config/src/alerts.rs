@@ -14,7 +14,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// Messages about the doctor's findings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alerts {
-    /// The receiver; `None`: off.
+    /// The receiver; with `None`, alerts are off.
     pub url: Option<Secret>,
     /// The Standard Webhooks secret that signs messages.
     pub secret: Option<Secret>,
@@ -66,8 +66,8 @@ pub(super) fn alerts(section: &mut Section<'_>, folder: &Path) -> Alerts {
     }
 }
 
-/// Parses the URL of the receiver, which may have credentials. Errors do not repeat it, because its
-/// path may be a secret.
+/// Parses the URL of the receiver, which may have credentials. Errors do not repeat the URL,
+/// because its path may be a secret.
 fn receiver(value: &Value<'_>, folder: &Path) -> Parsed<Secret> {
     let text = values::secret(folder)(value)?;
     let is_good = |url: &url::Url| {
@@ -84,7 +84,7 @@ fn receiver(value: &Value<'_>, folder: &Path) -> Parsed<Secret> {
     Ok(Secret::from(String::from(url)))
 }
 
-/// Parses a Standard Webhooks secret. Errors do not repeat it.
+/// Parses a Standard Webhooks secret. Errors do not repeat the secret.
 fn secret(value: &Value<'_>, folder: &Path) -> Parsed<Secret> {
     let secret = values::secret(folder)(value)?;
     if is_standard_secret(secret.expose()) {

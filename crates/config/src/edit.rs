@@ -37,8 +37,8 @@ impl Setting {
     }
 }
 
-/// Returns `text` with this setting. If the option is commented out, as in `#model = "llama"`, its
-/// line is replaced.
+/// Returns `text` with this setting. If the option is commented out, as in `#model = "llama"`, the
+/// commented-out line is replaced.
 ///
 /// # Errors
 /// Returns a message if the text is not TOML, or a part of the key is not a table.

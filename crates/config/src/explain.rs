@@ -1,5 +1,5 @@
 //! Lists each key with its effective value and the source of the value, and writes a file that
-//! contains all of them.
+//! contains all keys.
 //!
 //! A key's default is its value in `config.example.toml`, which a test compares with the defaults
 //! in the code. Some defaults depend on the service instead.
@@ -153,7 +153,7 @@ fn describe(schema: &mut Json, key: &str, text: &str) {
     }
 }
 
-/// Returns a path below `folder` relative to it.
+/// Returns a path below `folder` as a path relative to `folder`.
 fn inside(path: &Path, folder: &Path) -> Option<String> {
     match path.strip_prefix(folder).ok()?.to_str()? {
         "" => Some(".".to_owned()),
@@ -185,7 +185,7 @@ fn of_service(config: &Config) -> Vec<(String, Json)> {
     rows
 }
 
-/// Returns the disk reserve as it is written in files; `None`: it depends on the disk.
+/// Returns the disk reserve as it is written in files; `None` if the reserve depends on the disk.
 fn disk_reserve(config: &Config) -> Option<String> {
     const GIB: u64 = 1 << 30;
     let bytes = config.limits.disk_reserve?;
@@ -269,7 +269,7 @@ mod tests {
             "agent.mcp_servers = [{ name = 'a', command = ['x'], env = { A = 'b' } }]",
             "router.prices = [{ model = 'm', per_million_input_tokens = 1, per_million_output_tokens = 2 }]",
             "decisions.aliases = { a = 'b' }",
-            // Both the schema and the reader reject these.
+            // Both the schema and the reader reject these texts.
             "data_dri = 'x'",
             "data_dir = 3",
             "limits.connections = 0",

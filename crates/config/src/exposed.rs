@@ -29,20 +29,21 @@ const WORDS: [&str; 9] = [
 ];
 /// Endings of words that mark a secret, as in `NOTION_APITOKEN`.
 const ENDS: [&str; 5] = ["apikey", "token", "secret", "password", "passwd"];
-/// Headers with secret values whose names contain none of these words.
+/// Headers with secret values whose names contain none of [`WORDS`].
 const HEADERS: [&str; 1] = ["x-honeycomb-team"];
 /// Authentication schemes, which precede the credentials in a header's value.
 const SCHEMES: [&str; 5] = ["basic", "bearer", "digest", "token", "apikey"];
 /// Command-line options whose value is a header, as in curl.
 const HEADER_OPTIONS: [&str; 2] = ["-H", "--header"];
-/// The minimum length of a token, in bytes, so that the locale `sk-SK` is not taken for a token.
+/// The minimum length of a token, in bytes. Without this minimum, the locale `sk-SK` would count as
+/// a token.
 const TOKEN_MIN: usize = 20;
 /// Prefixes of the tokens of well-known services.
 const TOKENS: [&str; 10] =
     ["sk-", "ghp_", "gho_", "github_pat_", "glpat-", "xoxb-", "xoxp-", "hf_", "smk_", "whsec_"];
 /// Exceptions: keys whose value is a file's path.
 const PATHS: [&str; 1] = ["tls.private_key"];
-/// Keys with secret values whose names contain none of these words: the URL of a chat webhook or an
+/// Keys with secret values whose names contain none of [`WORDS`]: the URL of a chat webhook or an
 /// ntfy topic has a secret path.
 const URLS: [&str; 1] = ["alerts.url"];
 /// Maximum depth of nested tables.

@@ -2,11 +2,11 @@
 //!
 //! `config.example.toml` shows each key with its default, which a test verifies. A [`Source`] reads
 //! a file and the command-line flags, and reports all errors at once, each with its line and
-//! column; without either, [`Config::defaults`] applies. All values in a [`Config`] are in range,
-//! so later code does not check them again.
+//! column. Without a file and flags, [`Config::defaults`] applies. All values in a [`Config`] are
+//! in range, so later code does not check them again.
 //!
 //! `edit` changes one key of a file and keeps the rest of its text; `explain` lists each key with
-//! its value and where the value comes from, and writes a file that contains all of them.
+//! its value and where the value comes from, and writes a file that contains all keys.
 //!
 //! `reader`, `values` and `secret` also read the manifests of models.
 //!
@@ -48,7 +48,7 @@ pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// metrics.
 pub const FIRST_PORT_MAX: u16 = u16::MAX - sections::HOSTS;
 
-/// All options of the service. `None` means that a feature is off.
+/// All options of the service. For an optional feature, `None` means that the feature is off.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// The folder for all data that the service writes.
@@ -81,7 +81,8 @@ pub struct Config {
     pub program: PathBuf,
     /// The file from which the configuration was read. Not set by files.
     pub file: Option<PathBuf>,
-    /// How the configuration was read, so that a reload reads it in the same way. Not set by files.
+    /// How the configuration was read, so that a reload reads the configuration in the same way.
+    /// Not set by files.
     pub source: Source,
     /// The text of the first API key, if the operator chooses it. Not set by files.
     pub bootstrap_key: Option<Secret>,
@@ -93,8 +94,8 @@ pub struct Config {
 /// The hosts of the service, each with its own addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hosts {
-    /// Addresses that serve every host, each below its own path; empty if there are none. An
-    /// address of the base host may be one of them.
+    /// Addresses that serve every host, each below its own path. The list may be empty, and may
+    /// contain an address of the base host.
     pub one_port: Vec<SocketAddr>,
     pub base: Host,
     pub workflows: Host,
@@ -117,7 +118,7 @@ impl Hosts {
     }
 }
 
-/// The addresses of a host, and the base URL for links to it.
+/// The addresses of a host, and the base URL for links to the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
     /// At least one address.
@@ -138,7 +139,7 @@ pub struct Tls {
 /// The source of the certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TlsMode {
-    /// Plain HTTP on loopback addresses, self-signed on all others.
+    /// Plain HTTP on loopback addresses, a self-signed certificate on all other addresses.
     Auto,
     /// Self-signed everywhere.
     SelfSigned,
@@ -199,22 +200,23 @@ pub struct Limits {
     pub answers_in_flight: usize,
     /// Maximum number of requests in flight, over all hosts.
     pub requests_in_flight: usize,
-    /// Maximum time during which a client accepts no byte of its response.
+    /// Maximum time for which a client may accept no byte of its response.
     pub write_timeout: Duration,
     /// Maximum time that a connection stays open without a request.
     pub keep_alive: Duration,
     /// Maximum number of open connections, over all hosts.
     pub connections: usize,
-    /// Bytes of the data folder's disk that new work must leave free; `None`: depends on the disk's
-    /// size.
+    /// Bytes of the data folder's disk that new work must leave free; `None` if this amount depends
+    /// on the disk's size.
     pub disk_reserve: Option<u64>,
     /// Maximum number of open connections per address.
     pub connections_per_address: usize,
     /// Request rate per key.
     pub rate: Option<Rate>,
-    /// Maximum number of chat and embedding tokens per key and day (UTC); `None`: no limit.
+    /// Maximum number of chat and embedding tokens per key and day (UTC); with `None`, there is no
+    /// limit.
     pub tokens_per_day: Option<u64>,
-    /// Memory for all language models of this machine, in bytes; `None`: all free memory.
+    /// Memory for all language models of this machine, in bytes; with `None`, all free memory.
     pub model_memory_bytes: Option<u64>,
 }
 
@@ -228,7 +230,7 @@ pub struct Rate {
 /// Limits of the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Engine {
-    /// Maximum number of executions held in memory; the others wait on disk.
+    /// Maximum number of executions held in memory; other executions wait on disk.
     pub active: usize,
     /// Time limit of a workflow.
     pub workflow_timeout: Duration,
@@ -236,8 +238,8 @@ pub struct Engine {
     pub shutdown_grace: Duration,
     /// Maximum total size of the inputs and outputs of one execution, in bytes.
     pub execution_bytes: u64,
-    /// Maximum size of an organization's stored inputs and outputs, in bytes; `None`: half of the
-    /// disk.
+    /// Maximum size of an organization's stored inputs and outputs, in bytes; with `None`, half of
+    /// the disk.
     pub organization_bytes: Option<u64>,
     /// Maximum number of executions that one execution may start, directly and indirectly.
     pub descendants: u64,
@@ -298,7 +300,7 @@ pub struct Egress {
 pub struct Files {
     /// The largest file, in bytes.
     pub max_bytes: u64,
-    /// Maximum total size of an organization's files, in bytes; `None`: no limit.
+    /// Maximum total size of an organization's files, in bytes; with `None`, there is no limit.
     pub quota_bytes: Option<u64>,
     pub retention: Duration,
 }
@@ -325,20 +327,20 @@ pub struct Dashboard {
 /// The chat router.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Router {
-    /// Upstream for model ids that are not local, including `/v1`, without a trailing slash;
-    /// `None`: such ids are unknown.
+    /// URL of the upstream for model ids that are not local, including `/v1`, without a trailing
+    /// slash. With `None`, such ids are unknown.
     pub upstream_url: Option<String>,
     pub upstream_key: Option<Secret>,
     /// Fraction added to each price: 0.05 adds 5 %.
     pub platform_fee: f64,
     /// Prices of the upstream's models, at most one per model.
     pub prices: Vec<ModelPrice>,
-    /// Aliases: pairs of a model ID, which may contain one `*`, and the ID of the model that it
-    /// stands for.
+    /// Aliases: pairs of a model ID, which may contain one `*`, and the ID of the model that the
+    /// alias stands for.
     pub aliases: Vec<(String, String)>,
     /// Whether the history stores models' answers.
     pub keep_content: bool,
-    /// Time limit for resolving, connecting and the TLS handshake together.
+    /// Time limit for the name lookup, the connection and the TLS handshake together.
     pub connect_timeout: Duration,
     /// Time limit for the first byte of a response.
     pub first_byte_timeout: Duration,
@@ -369,9 +371,9 @@ pub struct Decisions {
 /// The agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Agent {
-    /// The agent's chat model; `None`: the agent takes no prompts.
+    /// The agent's chat model; with `None`, the agent accepts no prompts.
     pub model: Option<String>,
-    /// The model for mode `eco`; `None`: `model`.
+    /// The model for mode `eco`; with `None`, `eco` mode uses `model`.
     pub eco_model: Option<String>,
     /// The model id that clients see.
     pub model_id: String,
@@ -379,7 +381,7 @@ pub struct Agent {
     pub timeout: Duration,
     /// Maximum number of model responses and tool calls in one exchange.
     pub max_steps: u32,
-    /// Maximum cost of an exchange, in US dollars; `None`: no limit.
+    /// Maximum cost of an exchange, in US dollars; with `None`, there is no limit.
     pub max_cost: Option<f64>,
     /// Context size, in tokens, of a model that does not run on this box.
     pub context_tokens: u32,
@@ -390,10 +392,10 @@ pub struct Agent {
 /// A server of the Model Context Protocol (MCP).
 #[derive(Debug, Clone, PartialEq)]
 pub struct McpServer {
-    /// Prefix of its tools' names.
+    /// Prefix of the names of the server's tools.
     pub name: String,
     pub transport: McpTransport,
-    /// The permitted tools; `None`: all.
+    /// The permitted tools; with `None`, all tools.
     pub allow: Option<Vec<String>>,
 }
 
@@ -423,15 +425,16 @@ pub struct Backup {
     pub keep: usize,
     pub folder: PathBuf,
     /// Public keys for age encryption (`age1…`). The holders of the matching secret keys can read
-    /// the backups. Empty: `passphrase` applies.
+    /// the backups. If the list is empty, `passphrase` applies.
     pub recipients: Vec<String>,
-    /// Encrypts backups if there are no recipients; `None`: backups are not encrypted.
+    /// The passphrase that encrypts backups if there are no recipients. With `None` and no
+    /// recipients, backups are not encrypted.
     pub passphrase: Option<Secret>,
     /// Interval of the log archive.
     pub log: Option<Duration>,
     /// Maximum size of the log that waits to be archived, in bytes.
     pub log_budget: u64,
-    /// Program to run after each backup, with its arguments; empty: no program.
+    /// Program to run after each backup, with its arguments. If the list is empty, no program runs.
     pub after: Vec<String>,
     /// Time limit of the `after` program.
     pub after_timeout: Duration,
@@ -457,22 +460,23 @@ pub struct Compat {
 /// Cross-origin requests of browsers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cors {
-    /// Origins such as `https://app.example`, or `*` alone. Empty: off.
+    /// Origins such as `https://app.example`, or `*` alone. If the list is empty, cross-origin
+    /// requests are not allowed.
     pub allow_origins: Vec<String>,
 }
 
 /// The Prometheus endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Metrics {
-    /// Addresses of the endpoint. Empty: off.
+    /// Addresses of the endpoint. If the list is empty, the endpoint is off.
     pub listen: Vec<SocketAddr>,
 }
 
 /// Export of execution spans.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Telemetry {
-    /// OTLP/HTTP endpoint of a collector, to which `/v1/traces` is appended unless present; `None`:
-    /// off.
+    /// OTLP/HTTP endpoint of a collector, to which `/v1/traces` is appended unless present; with
+    /// `None`, the export is off.
     pub otlp_endpoint: Option<String>,
     /// Headers of each export request.
     pub otlp_headers: Vec<(String, Secret)>,
@@ -533,8 +537,9 @@ impl fmt::Display for Error {
 
 /// Makes `path` absolute by resolving it against the current folder.
 ///
-/// Every path from the configuration, a manifest or the command line is made absolute once, when it
-/// is read: models' programs and workers run in other folders, and a reload compares paths.
+/// Every path from the configuration, a manifest or the command line is made absolute once, when
+/// the path is read: models' programs and workers run in other folders, and a reload compares
+/// paths.
 #[must_use]
 pub fn absolute(path: &Path) -> PathBuf {
     let made = if path.as_os_str().is_empty() {

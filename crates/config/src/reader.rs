@@ -49,7 +49,7 @@ pub struct Reader<'t> {
     /// The tables that were requested.
     sections: RefCell<Vec<String>>,
     unknown: RefCell<Vec<Unknown>>,
-    /// The schemas of the keys, if the document is described instead of read.
+    /// The schemas of the keys, if the reader describes documents instead of reading one.
     described: Option<RefCell<Described>>,
 }
 
@@ -60,7 +60,7 @@ struct Described {
     required: Vec<String>,
 }
 
-/// An unrequested key. Its error message depends on keys that are read later.
+/// An unrequested key. The error message about this key depends on keys that are read later.
 #[derive(Debug)]
 struct Unknown {
     at: Range<usize>,
@@ -94,8 +94,8 @@ impl<'t> Reader<'t> {
     }
 
     /// Creates a reader that describes documents: [`Reader::schema`] returns the schema of the
-    /// documents that it would accept. `text` sets the keys on which others depend, such as the
-    /// type of a runner.
+    /// documents that the reader would accept. `text` sets the keys that determine which other keys
+    /// are valid, such as the type of a runner.
     pub fn describing(text: &'t str) -> Self {
         Self { described: Some(RefCell::default()), ..Self::new(text) }
     }
@@ -260,7 +260,7 @@ impl<'r> Section<'r> {
         Self { reader, path, table, at, names: Vec::new(), refused: Vec::new(), is_open: false }
     }
 
-    /// Returns the value of `name`, or `default` if it is absent or invalid.
+    /// Returns the value of `name`, or `default` if the value is absent or invalid.
     pub fn get<T>(
         &mut self,
         name: &'static str,
@@ -270,7 +270,7 @@ impl<'r> Section<'r> {
         self.read(name, true, parse).unwrap_or(default)
     }
 
-    /// Returns the value of `name`; `None` if it is absent or invalid.
+    /// Returns the value of `name`; `None` if the value is absent or invalid.
     pub fn optional<T>(
         &mut self,
         name: &'static str,
@@ -279,7 +279,7 @@ impl<'r> Section<'r> {
         self.read(name, false, parse)
     }
 
-    /// Returns the value of the required key `name`; `None` if it is absent or invalid.
+    /// Returns the value of the required key `name`; `None` if the value is absent or invalid.
     pub fn required<T>(
         &mut self,
         name: &'static str,
@@ -290,7 +290,7 @@ impl<'r> Section<'r> {
         value
     }
 
-    /// Reads the table `name` with `read`; an absent table is read as an empty one.
+    /// Reads the table `name` with `read`; an absent table is read as an empty table.
     pub fn section<T>(
         &mut self,
         name: &'static str,
@@ -301,7 +301,7 @@ impl<'r> Section<'r> {
         Section::new(self.reader, self.join(name), table, self.span(name)).run(read)
     }
 
-    /// Reads the table `name` with `read` if it is present.
+    /// Reads the table `name` with `read` if the table is present.
     pub fn optional_section<T>(
         &mut self,
         name: &'static str,
@@ -475,8 +475,8 @@ pub fn read_file(path: &Path, limit: u64) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|error| format!("{shown} is not UTF-8: {error}"))
 }
 
-/// Returns the line and column of a byte offset in `text`. Both start at 1; the column is in
-/// characters.
+/// Returns the line and column of a byte offset in `text`. The line and the column start at 1; the
+/// column is in characters.
 fn line_column(text: &str, offset: usize) -> (usize, usize) {
     let before = text.get(..offset).unwrap_or(text);
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);

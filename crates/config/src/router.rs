@@ -1,5 +1,5 @@
-//! The section `[router]`: the upstream for chat models that this box does not run, and its prices.
-//! Each table in the list of prices is read as strictly as a section.
+//! The section `[router]`: the upstream for chat models that this box does not run, and the
+//! upstream's prices. Each table in the list of prices is read as strictly as a section.
 
 use std::path::Path;
 use std::time::Duration;

@@ -13,8 +13,8 @@ use super::reader::read_file;
 const BYTES_MAX: u64 = 64 * 1024;
 
 /// Permission bits that expose a secret file: any access by others, and write access by the group.
-/// Read access by the group is allowed: a file owned by root is readable by the service's user
-/// through its group.
+/// Read access by the group is allowed, because the service's user reads a file owned by root
+/// through the file's group.
 const FORBIDDEN_MODE: u32 = 0o027;
 
 /// The permission bit that grants write access to others.
@@ -86,7 +86,7 @@ pub fn from_file(path: &Path) -> Result<Secret, String> {
 }
 
 /// Explains how users other than root and this process's user can change the file or folder at
-/// `path`; `None` if they cannot.
+/// `path`; `None` if they cannot change it.
 #[must_use]
 pub fn changeable_by_others(path: &Path) -> Option<String> {
     let metadata = std::fs::metadata(path).ok()?;
@@ -108,7 +108,7 @@ pub fn changeable_by_others(path: &Path) -> Option<String> {
 }
 
 /// Explains how users other than root and this process's user can change or replace the file at
-/// `path` or, if it is a link, its target; `None` if they cannot.
+/// `path` or, if it is a link, its target; `None` if they cannot change or replace it.
 #[must_use]
 pub fn replaceable_by_others(path: &Path) -> Option<String> {
     // In a folder with the sticky bit, users can remove only their own files.
@@ -125,7 +125,8 @@ pub fn replaceable_by_others(path: &Path) -> Option<String> {
 /// are resolved against `folder`.
 ///
 /// # Errors
-/// Returns a message about the malformed or unresolvable reference. It does not contain any secret.
+/// Returns a message about the malformed or unresolvable reference. The message does not contain
+/// any secret.
 pub fn expand(text: &str, folder: &Path) -> Result<Secret, String> {
     let mut result = String::new();
     let mut rest = text;

@@ -47,7 +47,8 @@ pub(super) const HOSTS: u16 = 5;
 /// The largest daily token budget: far more than a machine can produce.
 const TOKENS_PER_DAY_MAX: u64 = 1_000_000_000_000;
 
-/// Defaults that differ between a service with a configuration file and one without.
+/// Defaults that differ between a service with a configuration file and a service without a
+/// configuration file.
 #[derive(Debug, Clone)]
 pub(super) struct Defaults {
     /// Absolute paths, or paths relative to the working folder.
@@ -118,9 +119,9 @@ pub(super) const fn metrics_port(first_port: u16) -> u16 {
     first_port.saturating_add(HOSTS)
 }
 
-/// Reads `text`. Relative paths in it are resolved against `folder`, and all paths of the result
-/// are absolute. Returns the configuration (with defaults for invalid
-/// values), the errors, and all known keys.
+/// Reads `text`. Relative paths in `text` are resolved against `folder`, and all paths in the
+/// result are absolute. Returns the configuration (with defaults for invalid values), the errors,
+/// and all known keys.
 pub(super) fn read(
     text: &str,
     folder: &Path,
@@ -227,7 +228,7 @@ fn listeners(root: &mut Section<'_>, tls: &Tls, defaults: &Defaults) -> (Hosts, 
     let hosts = root.section("hosts", |section| {
         let one_port = section.optional("one_port", some_addresses).unwrap_or_default();
         let of_one_port = (!one_port.is_empty()).then(|| section.span("one_port"));
-        // The URL of the base host, if the URLs of the other hosts are below it.
+        // The URL of the base host, if the URLs of the other hosts are below that URL.
         let mut shared: Option<String> = None;
         let mut host = |name: &'static str, offset: u16| {
             section.section(name, |section| {

@@ -1,8 +1,9 @@
 //! The sources of a configuration: a file overrides the defaults, and flags override the file.
 //!
-//! Without `--config`, the service reads [`LOCAL_FILE`], if it exists. Its defaults are those that
-//! apply without a file, so that adding the file changes neither the data folder nor the ports. The
-//! defaults of a file named by `--config` are those of an installed service.
+//! Without `--config`, the service reads [`LOCAL_FILE`], if that file exists. Keys that
+//! [`LOCAL_FILE`] omits have the same defaults as without a file, so that adding the file changes
+//! neither the data folder nor the ports. Keys that a file named by `--config` omits have the
+//! defaults of an installed service.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -21,7 +22,8 @@ pub const LOCAL_FILE: &str = "orrery-data/config.toml";
 /// How a configuration is read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Source {
-    /// The file named by `--config`; `None`: [`LOCAL_FILE`], if it exists.
+    /// The file named by `--config`; with `None`, the service reads [`LOCAL_FILE`], if that file
+    /// exists.
     pub file: Option<PathBuf>,
     pub flags: Flags,
 }
@@ -31,7 +33,8 @@ pub struct Source {
 pub struct Flags {
     /// The address of every host.
     pub listen: Option<IpAddr>,
-    /// The port of the base host. The ports of the other hosts and the metrics port follow it.
+    /// The port of the base host. The ports of the other hosts and the metrics port follow this
+    /// port.
     pub port: Option<u16>,
     /// Further settings, which override `listen` and `port`.
     pub set: Vec<Setting>,
@@ -74,14 +77,14 @@ impl Source {
         Self { file: Some(path.to_path_buf()), flags: Flags::default() }
     }
 
-    /// Returns the file that is read: the one named by `--config`, or [`LOCAL_FILE`].
+    /// Returns the file that is read: the file named by `--config`, or [`LOCAL_FILE`].
     #[must_use]
     pub fn path(&self) -> PathBuf {
         absolute(self.file.as_deref().unwrap_or(Path::new(LOCAL_FILE)))
     }
 
-    /// Returns whether the file is [`LOCAL_FILE`]. Its defaults must not depend on whether
-    /// `--config` names it.
+    /// Returns whether the file is [`LOCAL_FILE`]. The defaults for this file must not depend on
+    /// whether `--config` names it.
     fn is_local(&self) -> bool {
         self.path() == absolute(Path::new(LOCAL_FILE))
     }
@@ -95,9 +98,9 @@ impl Source {
         if errors.is_empty() { Ok(config) } else { Err(errors) }
     }
 
-    /// Reads the configuration as far as possible; defaults replace invalid values. This is for
-    /// `orrery check`, which continues after errors. The service must not run with a configuration
-    /// that has errors.
+    /// Reads the configuration as far as possible; defaults replace invalid values. This function
+    /// is for `orrery check`, which continues after errors. The service must not run with a
+    /// configuration that has errors.
     #[must_use]
     pub fn examine(&self) -> (Config, Vec<Error>) {
         let read = self.read();

@@ -1,5 +1,5 @@
 //! Parsers for the values in configuration and manifests: durations, sizes, addresses, networks,
-//! and lists of them.
+//! and lists of such values.
 //!
 //! Each function converts one TOML value to a validated Rust value, or returns a sentence that
 //! states the expected and the actual value.
@@ -232,7 +232,7 @@ pub fn network(value: &Value<'_>) -> Parsed<IpNet> {
         .ok_or_else(|| wrong_text(value, "a network such as \"10.0.0.0/8\" or one address"))
 }
 
-/// Parses an absolute http or https URL without user, query and fragment. Returns it without a
+/// Parses an absolute http or https URL without user, query and fragment. Returns the URL without a
 /// trailing slash.
 pub fn web_address(value: &Value<'_>) -> Parsed<String> {
     let good = |url: &url::Url| {
@@ -324,7 +324,7 @@ pub fn log_level(value: &Value<'_>) -> Parsed<String> {
     }
 }
 
-/// Parses any string, including an empty one.
+/// Parses any string, including an empty string.
 pub fn string(value: &Value<'_>) -> Parsed<String> {
     value.get_ref().as_str().map(str::to_owned).ok_or_else(|| wrong_text(value, "a string"))
 }
@@ -352,8 +352,8 @@ pub fn one_of<T: Copy>(
     }
 }
 
-/// Parses an absolute http or https URL, which may have credentials. Returns it in ASCII, as
-/// requests need it.
+/// Parses an absolute http or https URL, which may have credentials. Returns the URL in ASCII, as
+/// requests require.
 pub fn url(value: &Value<'_>) -> Parsed<String> {
     let text = value.get_ref().as_str().unwrap_or_default();
     if text.contains("{{") {
@@ -555,7 +555,7 @@ const UNITS: [(&str, u64); 8] = [
     ("B", 1),
 ];
 
-/// Returns the number of bytes in a string such as `8MiB`; `None` if it is invalid.
+/// Returns the number of bytes in a string such as `8MiB`; `None` if the string is invalid.
 #[must_use]
 pub fn bytes_of(text: &str) -> Option<u64> {
     let (number, unit) = UNITS

@@ -1,8 +1,8 @@
 //! The access log: one line per request, written when the last byte of the response has been sent
 //! or the client disconnects.
 //!
-//! Each line shows who made the request, what was requested, and the result. It contains only the
-//! request's method, path and ids, never a query string, a header, a body or a key.
+//! Each line shows who made the request, what was requested, and the result. The line contains only
+//! the request's method, path and ids, never a query string, a header, a body or a key.
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};

@@ -34,7 +34,7 @@ pub const MODEL_VALUES_MAX: usize = 4_000_000;
 static ARRIVING: LazyLock<Arc<Turns>> = LazyLock::new(|| Turns::new(parts(LIMIT).0));
 static PARSED: LazyLock<Arc<Turns>> = LazyLock::new(|| Turns::new(parts(LIMIT).1));
 
-/// Splits the limit into the bytes for arriving responses and the bytes for parsed ones.
+/// Splits the limit into the bytes for arriving responses and the bytes for parsed responses.
 const fn parts(limit: usize) -> (usize, usize) {
     let arriving = limit / ARRIVING_SHARE;
     (arriving, limit.saturating_sub(arriving))
@@ -59,15 +59,15 @@ pub(super) async fn arrive(bytes: usize) -> Option<Turn> {
     if bytes <= SMALL { None } else { Some(ARRIVING.take(bytes).await) }
 }
 
-/// Returns the same bytes, which keep their share until their last clone is dropped.
+/// Returns the same bytes, which keep their share until the last clone of the bytes is dropped.
 pub(super) fn bind(bytes: Bytes, turn: Option<Turn>) -> Bytes {
     let Some(mut turn) = turn else { return bytes };
     turn.shrink_to(bytes.len());
     Bytes::from_owner(Held { bytes, _turn: turn })
 }
 
-/// Counts the JSON values of a response and waits until they fit into the budget. The caller keeps
-/// the returned [`Room`] until the parsed value is stored.
+/// Counts the JSON values of a response and waits until the values fit into the budget. The caller
+/// keeps the returned [`Room`] until the parsed value is stored.
 ///
 /// # Errors
 /// [`TooManyValues`] if the response has more than `most` values.

@@ -30,8 +30,8 @@ pub fn empty() -> Body {
     Empty::new().map_err(|never| match never {}).boxed()
 }
 
-/// Creates a body from a stream. Each piece is produced after the previous one was consumed.
-/// Dropping the body drops the stream and everything it owns.
+/// Creates a body from a stream. Each piece is produced after the previous piece was consumed.
+/// Dropping the body drops the stream and everything that the stream owns.
 #[must_use]
 pub fn stream(pieces: impl Stream<Item = Result<Bytes, BoxError>> + Send + 'static) -> Body {
     // `Body` must be `Sync`; the mutex provides that and is never locked.

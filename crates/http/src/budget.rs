@@ -1,9 +1,9 @@
 //! Budgets: shared limits on bytes, requests or connections, so that a flood of requests cannot
 //! take more memory than configured.
 //!
-//! A [`Lease`] holds part of a budget and releases it when dropped. Under [`Share::Fair`] a peer
-//! may hold at most as much as is still free: a single peer gets at most half of the budget, two
-//! peers get a third each, and some of the budget is always free for another peer.
+//! A [`Lease`] holds part of a budget and releases that part when dropped. Under [`Share::Fair`] a
+//! peer may hold at most as much as is still free: a single peer gets at most half of the budget,
+//! two peers get a third each, and some of the budget is always free for another peer.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,7 +13,8 @@ use bytes::Bytes;
 
 use super::request::Peer;
 
-/// Bits of an IPv6 address that identify a network; one host commonly owns all addresses in it.
+/// Bits of an IPv6 address that identify a network; one host commonly owns all addresses in this
+/// network.
 const IPV6_NETWORK_BITS: u32 = 64;
 
 /// How much of a budget one peer may hold.
@@ -85,7 +86,7 @@ impl Budget {
     }
 }
 
-/// Part of a budget, released on drop.
+/// Part of a budget, released when the lease is dropped.
 #[derive(Debug)]
 pub struct Lease {
     budget: Arc<Budget>,
@@ -150,7 +151,7 @@ impl Lease {
         Self { budget: Arc::clone(&self.budget), holder: self.holder, amount: 0 }
     }
 
-    /// Returns the same bytes, which keep the lease until their last clone is dropped.
+    /// Returns the same bytes, which keep the lease until the last clone of the bytes is dropped.
     #[must_use]
     pub fn bind(self, bytes: Bytes) -> Bytes {
         if self.amount == 0 { bytes } else { Bytes::from_owner(Leased { bytes, _lease: self }) }

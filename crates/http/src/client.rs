@@ -33,7 +33,7 @@ use orrery_domain::mask::MASKED;
 use orrery_runtime::shortage::Pauses;
 use orrery_runtime::turns;
 
-/// Time limit for resolving, connecting and the TLS handshake together.
+/// Time limit for the name lookup, the connection and the TLS handshake together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time and size limits of a response.
@@ -50,7 +50,7 @@ pub struct Limits {
 pub enum Overflow {
     /// The request fails.
     Fail,
-    /// The response is truncated at the limit; the rest is not read.
+    /// The response is truncated at the limit; the rest of the response is not read.
     Truncate,
 }
 
@@ -81,7 +81,7 @@ pub enum Error {
 }
 
 /// Returns the public message for a connection failure. A denied address that is written in the URL
-/// may be shown, because the caller knows it already.
+/// may be shown, because the caller already knows that address.
 fn public(error: &connector::Error) -> String {
     match error {
         connector::Error::Forbidden(_) | connector::Error::NoHost => error.to_string(),
@@ -111,8 +111,8 @@ impl Error {
 /// The public root certificates and the machine's own. Loading them takes 25 ms.
 static ROOTS: LazyLock<RootCertStore> = LazyLock::new(|| {
     let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-    // The machine may have no root certificates, or unreadable ones; the public ones are then used
-    // alone.
+    // If the machine has no root certificates, or they are unreadable, only the public root
+    // certificates are used.
     let native = rustls_native_certs::load_native_certs();
     let (_added, _ignored) = roots.add_parsable_certificates(native.certs);
     roots
@@ -128,8 +128,8 @@ pub struct Client {
 
 type HyperClient = legacy::Client<Connector, Full<Bytes>>;
 
-/// Hyper's client. It has no way to close its idle connections, so [`Shed::shed`] replaces the
-/// client. Requests in flight keep their connections.
+/// Hyper's client. This client has no way to close its idle connections, so [`Shed::shed`] replaces
+/// the client. Requests in flight keep their connections.
 #[derive(Debug)]
 struct Hyper {
     current: RwLock<HyperClient>,
@@ -160,8 +160,7 @@ impl Shed for Hyper {
     fn shed(&self) {
         let fresh = Self::fresh(&self.connector);
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        // Dropping the previous client closes its idle connections; this happens after the lock is
-        // released.
+        // Dropping the previous client, after the lock is released, closes its idle connections.
         let former = std::mem::replace(&mut *current, fresh);
         drop(current);
         drop(former);
@@ -227,8 +226,8 @@ impl Client {
     }
 
     /// Like [`Client::send`], but retries until `limits.total` has passed while this machine lacks
-    /// the resources (file descriptors, memory) to send the request. At that point, no byte has
-    /// been sent. For work that must survive temporary shortages.
+    /// the resources (file descriptors, memory) to send the request. An attempt that lacks
+    /// resources has not sent any byte. Used for work that must survive temporary shortages.
     ///
     /// # Errors
     /// As [`Client::send`].
@@ -326,7 +325,7 @@ impl Builder {
         }
     }
 
-    /// Sets the time limit for resolving, connecting and the TLS handshake together.
+    /// Sets the time limit for the name lookup, the connection and the TLS handshake together.
     #[must_use]
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
@@ -346,7 +345,7 @@ impl Builder {
         self
     }
 
-    /// Trusts these certificates in addition. Unreadable ones are ignored.
+    /// Also trusts these certificates. Unreadable certificates are ignored.
     #[must_use]
     pub fn trust(mut self, certificates: Vec<rustls_pki_types::CertificateDer<'static>>) -> Self {
         let (_added, _ignored) = self.roots.add_parsable_certificates(certificates);
@@ -466,7 +465,7 @@ async fn read(body: &mut Incoming, limits: &Limits) -> Result<(Bytes, bool), Err
 #[derive(Default)]
 struct Pieces {
     first: Bytes,
-    /// All pieces joined, if there are several.
+    /// All pieces joined, if there are several pieces.
     all: BytesMut,
 }
 

@@ -25,7 +25,7 @@ impl Resolve for Fixed {
     }
 }
 
-/// Fails the first two lookups for lack of file descriptors.
+/// Fails the first two lookups because of a lack of file descriptors.
 #[derive(Debug, Default)]
 struct Short(AtomicUsize);
 
@@ -346,7 +346,7 @@ async fn http_client_time_limit_excludes_wait_for_slot() {
     let url = format!("http://127.0.0.1:{}/", server(answer, 1).await);
     let limits = Limits { total: Duration::from_secs(5), ..LIMITS };
     let release = async {
-        // Longer than the limit: the request's time limit has not started yet.
+        // The wait is longer than the request's time limit, which has not started yet.
         tokio::time::sleep(Duration::from_secs(6)).await;
         drop(held);
     };

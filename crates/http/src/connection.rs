@@ -2,8 +2,8 @@
 //!
 //! The parts of one connection share an [`Activity`]: its transport ([`Watched`]), its pending
 //! responses ([`Outgoing`]), and the task that closes the connection when [`Activity::overdue`]
-//! resolves. Requests do not wake that task. It checks the deadlines periodically; the shortest
-//! time limit is the interval.
+//! resolves. Requests do not wake that task. The task checks the deadlines periodically, at an
+//! interval equal to the shortest time limit.
 
 use std::io;
 use std::pin::Pin;
@@ -76,7 +76,8 @@ struct State {
     deadline: Instant,
     awaits_head: bool,
     /// Responses that wait for the client to make room, each with its number and the start of its
-    /// wait. At most one over HTTP/1.1, up to the stream limit over HTTP/2.
+    /// wait. There is at most one such response over HTTP/1.1, and at most as many as the stream
+    /// limit over HTTP/2.
     waiting: Vec<(u64, Instant)>,
     next_response: u64,
     /// Whether the transport currently accepts no bytes. For a blocked transport, the kernel
@@ -110,13 +111,13 @@ impl Activity {
         PendingResponse { number: state.next_response, activity: Arc::clone(self) }
     }
 
-    /// Returns whether the connection awaits a head: its first one, or one that has started to
+    /// Returns whether the connection awaits a head: its first head, or a head that has started to
     /// arrive.
     pub(crate) fn awaits_head(&self) -> bool {
         self.lock().awaits_head
     }
 
-    /// Lets other connections run first if this request arrived together with the previous one.
+    /// Lets other connections run first if this request arrived together with the previous request.
     /// Otherwise, a client that pipelines thousands of requests would monopolize its thread.
     pub(crate) async fn take_turn(&self) {
         if !self.has_waited.swap(false, Ordering::Relaxed) {
@@ -127,7 +128,8 @@ impl Activity {
     /// Resolves when a deadline has passed.
     pub(crate) async fn overdue(&self) -> Overdue {
         let Timeouts { header, keep_alive, write } = self.timeouts;
-        // Deadlines set from now on cannot be earlier than this, so sleeping cannot miss one.
+        // Deadlines set from now on cannot be earlier than this step, so sleeping this long cannot
+        // miss a deadline.
         let step = header.min(keep_alive).min(write);
         loop {
             let now = runtime::monotonic_now();

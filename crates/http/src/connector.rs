@@ -135,7 +135,7 @@ fn unresolved(error: &hickory_resolver::net::NetError) -> String {
         return "the name has no address".to_owned();
     }
     let text = error.to_string();
-    // From the first such character on, the message is a debug rendering of types.
+    // After the first `{` or `(`, the message is a debug rendering of types.
     let end = text.find(['{', '(']).unwrap_or(text.len());
     let words = text.get(..end).unwrap_or_default().trim_end();
     format!("{words}; check this machine's name servers (/etc/resolv.conf)")
@@ -231,7 +231,8 @@ impl Connector {
         Ok(Stream { io: TokioIo::new(Box::new(stream)), is_http2, _socket: socket })
     }
 
-    /// Tries the permitted addresses in turn; returns the last error.
+    /// Tries the permitted addresses one after the other. If all attempts fail, returns the last
+    /// error.
     async fn connect_tcp(&self, host: &str, port: u16) -> Result<(TcpStream, Socket), Error> {
         let literal = host.parse::<IpAddr>().ok();
         let addresses = match literal {

@@ -90,7 +90,7 @@ fn read_all(reader: impl Read, coding: &'static str, limit: usize) -> Result<Byt
 }
 
 /// Returns a body as UTF-8 text without a byte-order mark. The mark determines the character set;
-/// without one, the `charset` of `Content-Type` does.
+/// without a mark, the `charset` of `Content-Type` determines it.
 ///
 /// # Errors
 /// [`Error::Charset`], [`Error::Text`].

@@ -1,12 +1,12 @@
 //! The egress guard: decides which addresses the service may connect to on a client's behalf.
 //!
-//! It checks addresses, not names: the connector has each address checked right before connecting,
-//! after the name was resolved, so neither a name nor a redirect can bypass the guard. The guard
-//! itself resolves no names and sends nothing. URLs in manifests are the operator's own and are not
-//! checked.
+//! The guard checks addresses, not names: the connector calls the guard for each address right
+//! before connecting, after the name was resolved, so neither a name nor a redirect can bypass the
+//! guard. The guard itself resolves no names and sends nothing. URLs in manifests are the
+//! operator's own and are not checked.
 //!
-//! Every address of this machine counts as loopback: a service that listens on any of them may
-//! trust local callers, just like a service on 127.0.0.1.
+//! Every address of this machine counts as loopback: a service that listens on any address of this
+//! machine may trust local callers, just like a service on 127.0.0.1.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::sync::Arc;
@@ -25,8 +25,8 @@ pub struct Policy {
     /// Whether connections to this machine's loopback addresses are allowed; true without a
     /// configuration file.
     pub loopback: bool,
-    /// Whether single-label names, such as `nas`, are looked up in more than the hosts file. The
-    /// name servers asked may be under anyone's control.
+    /// Whether single-label names, such as `nas`, are looked up in more than the hosts file. Anyone
+    /// may control the name servers that answer such a lookup.
     pub single_label_names: bool,
     /// A function that returns whether an address belongs to this machine.
     pub is_own: fn(IpAddr) -> bool,
@@ -163,8 +163,8 @@ impl Policy {
         replaced.as_deref().map_or(self.single_label_names, |lists| lists.single_label_names)
     }
 
-    /// Returns a warning if private networks are open while the box has this many organizations.
-    /// With two or more, private networks should not be open to all organizations.
+    /// Returns a warning if private networks are open while the box has this many organizations. If
+    /// there are two or more organizations, private networks should not be open to all of them.
     #[must_use]
     pub fn warning(&self, organizations: usize) -> Option<String> {
         let open: Vec<String> =
@@ -172,18 +172,18 @@ impl Policy {
         (organizations > 1 && !open.is_empty()).then(|| {
             format!(
                 "private networks ({}) are open to the HTTP steps and webhooks of {organizations} \
-                 organizations: add them to egress.deny, and the addresses that all may reach to \
-                 egress.allow",
+                 organizations: add them to egress.deny, and the addresses that all organizations \
+                 may reach to egress.allow",
                 open.join(", ")
             )
         })
     }
 
-    /// Parses a URL from a client. If the host is an address, it is checked immediately; a name is
-    /// checked when it is resolved.
+    /// Parses a URL from a client. If the host is an address, it is checked immediately. If the
+    /// host is a name, its addresses are checked when the name is resolved.
     ///
     /// # Errors
-    /// [`UrlError`]; its message continues a sentence that starts with the field's name.
+    /// [`UrlError`]; the error's message continues a sentence that starts with the field's name.
     pub fn check_url(&self, text: &str) -> Result<Url, UrlError> {
         if text.len() > URL_BYTES_MAX {
             return Err(UrlError::TooLong);

@@ -107,8 +107,8 @@ impl Error {
     }
 
     /// Creates a 503 error with `Retry-After`, for requests refused because of the current load.
-    /// Clients cause this error and it can be frequent, so it is logged at the level of a client
-    /// error.
+    /// Clients cause this error, which can be frequent, so the error is logged at the level of a
+    /// client error.
     #[must_use]
     pub fn busy(message: impl Into<String>) -> Self {
         let mut error = Self::status(StatusCode::SERVICE_UNAVAILABLE, message)
@@ -151,15 +151,15 @@ impl Error {
         self
     }
 
-    /// Sets the message sent to clients of protocols whose errors have no details.
+    /// Sets the message for clients of protocols whose errors have no details.
     #[must_use]
     pub fn with_explanation(mut self, explanation: impl Into<String>) -> Self {
         self.more.explanation = Some(explanation.into());
         self
     }
 
-    /// Adds a suggestion: as the details if there are none, or to a list of violations. Other
-    /// details stay unchanged.
+    /// Adds a suggestion: as the details if the error has no details, or to the list of violations
+    /// if the details are such a list. Other details stay unchanged.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         match &mut self.more.details {

@@ -1,6 +1,6 @@
 //! Parses server-sent events as they arrive, in the format of the HTML standard; the counterpart of
-//! `sse`. It buffers at most one unfinished event, up to a limit, and does not change the text of
-//! events.
+//! `sse`. The parser buffers at most one unfinished event, up to a limit, and does not change the
+//! text of events.
 
 use bytes::{Bytes, BytesMut};
 
@@ -61,7 +61,7 @@ impl EventReader {
     /// Returns the next complete event.
     ///
     /// # Errors
-    /// [`TooLong`], even before the event is complete.
+    /// [`TooLong`], as soon as an event exceeds the limit, even if the event is not complete yet.
     pub fn next_event(&mut self) -> Result<Option<Event>, TooLong> {
         let too_long = TooLong { limit: self.limit };
         while let Some((end, next)) = self.line_end() {
@@ -86,8 +86,8 @@ impl EventReader {
     }
 
     /// Returns the end of the current line and the start of the next one. If the buffer ends with a
-    /// carriage return, the next byte is needed: it may be a line feed that belongs to the same
-    /// line end.
+    /// carriage return, the next byte is needed, because that byte may be a line feed that belongs
+    /// to the same line end.
     fn line_end(&mut self) -> Option<(usize, usize)> {
         let behind = self.pending.get(self.scanned..).unwrap_or_default();
         let Some(at) = behind.iter().position(|byte| matches!(byte, b'\n' | b'\r')) else {

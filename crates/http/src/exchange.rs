@@ -1,8 +1,7 @@
 //! A connection for `http://` requests, and single exchanges over it.
 //!
-//! The calling task polls the connection itself, so no other task is needed for a request and its
-//! response, and dropping the call closes the connection. `pool` keeps the connections between
-//! calls.
+//! The calling task polls the connection itself, so a request and its response need no other task,
+//! and dropping the call closes the connection. `pool` keeps the connections between calls.
 
 use std::future::poll_fn;
 use std::mem;

@@ -1,6 +1,6 @@
-//! Detects unknown top-level fields of a JSON body without building a tree of the body. A strict
-//! request (RFC 7240) with unknown fields is refused; for other requests, the response contains a
-//! warning.
+//! Detects unknown top-level fields of a JSON body without building a tree of the body. A request
+//! that asks for strict handling (RFC 7240) and has unknown fields is refused; for other requests,
+//! the response contains a warning.
 
 use std::collections::BTreeSet;
 use std::fmt;

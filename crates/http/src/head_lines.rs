@@ -3,15 +3,16 @@
 //! hyper's parser accepts a bare LF as a line end, as RFC 9112 section 2.2 allows. A proxy in front
 //! of this server that does not accept a bare LF would see different header fields, which enables
 //! request smuggling. [`HeadLines`] tracks the bytes that a connection reads, through heads, bodies
-//! and chunks. It replaces a bare LF with a byte that is invalid everywhere in a head, so that the
-//! parser itself responds with 400 and closes the connection.
+//! and chunks. [`HeadLines`] replaces a bare LF with a byte that is invalid everywhere in a head,
+//! so that the parser itself responds with 400 and closes the connection.
 //!
-//! It buffers only the start of one line, and does not duplicate the parser's own checks.
+//! [`HeadLines`] buffers only the start of one line, and does not duplicate the parser's own
+//! checks.
 
 /// The byte that replaces a bare LF.
 const INVALID: u8 = 0;
-/// Bytes delivered to the parser after a bare LF: they end the line and the head, so that the
-/// parser does not wait for more input.
+/// Bytes delivered to the parser after a bare LF. These bytes end the line and the head, so that
+/// the parser does not wait for more input.
 pub(crate) const REFUSAL: &[u8] = b"\0\r\n\r\n";
 /// Number of bytes of a line that are buffered: enough for `Content-Length` and the longest number.
 const LINE_START: usize = 64;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hyper::HeaderMap;
 use hyper::header::CONTENT_TYPE;
 
-/// Maximum number of parameters; a type with more is rejected.
+/// Maximum number of parameters; a type with more parameters is rejected.
 const PARAMETERS_MAX: usize = 20;
 
 /// A media type with its parameters. Letter case, whitespace, quotes and the order of parameters do
@@ -18,7 +18,7 @@ pub struct MediaType {
 }
 
 impl MediaType {
-    /// Parses a media type. Returns `None` if it is invalid.
+    /// Parses a media type. Returns `None` if the text is not a valid media type.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = split(text).into_iter();
@@ -47,7 +47,7 @@ impl MediaType {
     }
 }
 
-/// Returns the media type of a message; `None` if the message has no valid one.
+/// Returns the media type of a message; `None` if the message has no valid media type.
 #[must_use]
 pub fn of(headers: &HeaderMap) -> Option<MediaType> {
     MediaType::parse(headers.get(CONTENT_TYPE)?.to_str().ok()?)

@@ -2,7 +2,7 @@
 //!
 //! Each kind of work has a named share of the process's limit. A request waits for a slot in its
 //! share before its host is resolved or anything is sent; organizations take turns. Idle
-//! connections count too; they are closed when a new connection needs a descriptor. The descriptors
+//! connections count too, and are closed when a new connection needs a descriptor. The descriptors
 //! outside the shares are reserved for clients' connections, the store, files and worker processes.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -159,7 +159,7 @@ impl Drop for Socket {
     }
 }
 
-/// The body of a response while it arrives. It holds the request's slot.
+/// The body of a response while it arrives. The body holds the request's slot.
 #[derive(Debug)]
 pub struct Arriving {
     body: Incoming,

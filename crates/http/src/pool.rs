@@ -2,12 +2,12 @@
 //! host.
 //!
 //! The most recently returned connection is taken first, so that surplus connections expire after a
-//! burst. Before it writes to a connection, the pool detects whether the peer has closed it in the
-//! meantime. While there are idle connections, a task checks them every few seconds, and drops
-//! those that are closed or too old. A connection is returned only if its response was read
-//! completely. A call that is waiting for a new connection takes a returned connection if one
-//! becomes available sooner; the new connection then joins the pool if another idle connection is
-//! allowed (see `places`).
+//! burst. Before the pool writes to a connection, it detects whether the peer has closed that
+//! connection in the meantime. While there are idle connections, a task checks all of them every
+//! few seconds, and drops connections that are closed or too old. A connection is returned only if
+//! its response was read completely. A call that is waiting for a new connection takes a returned
+//! connection if one becomes available sooner; the new connection then joins the pool if another
+//! idle connection is allowed (see `places`).
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -34,7 +34,7 @@ pub(super) const KEEP_IDLE: Duration = Duration::from_secs(60);
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 /// Number of connections checked each time the lock is taken; a check takes about 100 ns.
 const SWEEP_BATCH: usize = 16;
-/// Maximum number of closed connections that a call tries before it opens a new one.
+/// Maximum number of closed connections that a call tries before it opens a new connection.
 const CLOSED_MAX: usize = 8;
 
 /// A pool of connections by host and port.
@@ -115,7 +115,7 @@ impl Pool {
     }
 
     /// Returns a connection, and whether it has been used before. After [`CLOSED_MAX`] closed
-    /// connections, it opens a new one.
+    /// connections, opens a new connection.
     async fn obtain(
         self: &Arc<Self>,
         authority: &Authority,
@@ -125,8 +125,8 @@ impl Pool {
         if may_reuse && let Some(kept) = self.take(authority) {
             return Ok((kept, true));
         }
-        // Boxed, because opening a connection is rare and its future is much larger than that of a
-        // call over an idle connection.
+        // The future is boxed, because opening a connection is rare and its future is much larger
+        // than the future of a call over an idle connection.
         let making = Box::pin(Arc::clone(self).make(authority.clone()));
         if may_reuse {
             return Box::pin(self.first_of(making, authority)).await;
@@ -186,8 +186,8 @@ impl Pool {
         if !last.is_expired(now) {
             return Some(last.connection);
         }
-        // The host's other idle connections are even older. They are closed after the lock is
-        // released.
+        // The host's other idle connections are even older. These connections are closed after the
+        // lock is released.
         let expired = mem::take(idle);
         drop(state);
         drop(expired);
@@ -195,7 +195,7 @@ impl Pool {
     }
 
     /// Keeps a connection for the next call, if it is reusable and another idle connection is
-    /// allowed. If a call is waiting, it gets the connection immediately.
+    /// allowed. If a call is waiting, the call gets the connection immediately.
     fn put(self: &Arc<Self>, mut connection: Box<Connection>) {
         if !connection.is_reusable() {
             return;

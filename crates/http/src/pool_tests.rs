@@ -484,8 +484,8 @@ async fn exchange_loses_no_wake_up_under_load() {
     let ended = tokio::time::timeout(PATIENCE, join_all(calling)).await.expect("all are answered");
     assert!(ended.into_iter().all(|one| one.is_ok()));
     assert_eq!(seen.requests(), TASKS * CALLS);
-    // A call that waited for a new connection and got another one leaves the new one for the next
-    // call.
+    // If a call that waits for a new connection gets another connection, the new connection stays
+    // in the pool for the next call.
     assert!(seen.connections() < 2 * TASKS && idle(&client) == seen.connections());
 }
 

@@ -22,7 +22,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Returns the process that prevents others from listening on `address`.
+/// Returns the process that prevents other processes from listening on `address`.
 #[must_use]
 pub fn of(address: SocketAddr) -> Option<Holder> {
     let sockets: Vec<String> = ["/proc/net/tcp", "/proc/net/tcp6"]

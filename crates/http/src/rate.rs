@@ -13,8 +13,8 @@ use governor::{Quota, RateLimiter};
 
 use orrery_domain::ids::{Id as _, KeyId, OrganizationId};
 
-/// Number of buckets up to which no cleanup runs. Above it, full buckets are dropped, which does
-/// not affect the rate limits of their keys.
+/// Number of buckets up to which no cleanup runs. Above this number, full buckets are dropped,
+/// which does not affect the rate limits of their keys.
 const BUCKETS: usize = 10_000;
 
 /// Rate limiter with one bucket for each key that has been used recently.
@@ -27,8 +27,8 @@ pub struct Limiter<C: Clock = DefaultClock> {
 }
 
 impl Limiter {
-    /// Creates buckets that hold `burst` tokens and gain `per_second`; a value of zero counts as
-    /// one.
+    /// Creates buckets that hold `burst` tokens and gain `per_second`; an argument of zero counts
+    /// as one.
     #[must_use]
     pub fn new(per_second: u32, burst: u32) -> Self {
         Self::with_clock(per_second, burst, DefaultClock::default())

@@ -1,9 +1,10 @@
 //! A permanent waker for a connection, which is polled by the task of its current user.
 //!
-//! A call alternately polls two things: the connection, and its own exchange. They wake each other
-//! through hyper's channels, and each keeps the waker from its last poll. A connection therefore
-//! keeps one waker for its entire life, across all its users. A wake-up during a poll causes
-//! another round in the same poll; only a wake-up between polls reaches the task.
+//! A call alternately polls two things: the connection, and its own exchange. The connection and
+//! the exchange wake each other through hyper's channels, and each keeps the waker from its last
+//! poll. A connection therefore keeps one waker for its entire life, across all its users. A
+//! wake-up during a poll causes another round in the same poll; only a wake-up between polls
+//! reaches the task.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
@@ -58,13 +59,13 @@ impl Relay {
     /// Polls `step` until it is ready, or until a round ends without a wake-up. After that,
     /// wake-ups reach the task of `outer`.
     ///
-    /// No wake-up is lost. `state` changes only by read-modify-write operations, so they have one
-    /// order, and each operation sees everything written before the earlier ones. A wake-up before
-    /// the swap is handled by the step after the swap. A wake-up between the swap and the exchange
-    /// makes the exchange fail, which causes another round. A wake-up after the exchange finds no
-    /// poll in progress and wakes the task, whose waker was registered before the exchange. If the
-    /// state is left at `POLLING`, either nobody is waiting any more or the task has been woken to
-    /// poll again.
+    /// No wake-up is lost. `state` changes only by read-modify-write operations, so these
+    /// operations have one order, and each operation sees everything that was written before the
+    /// earlier operations. A wake-up before the swap is handled by the step after the swap. A
+    /// wake-up between the swap and the exchange makes the exchange fail, which causes another
+    /// round. A wake-up after the exchange finds no poll in progress and wakes the task, whose
+    /// waker was registered before the exchange. If the state is left at `POLLING`, either nobody
+    /// is waiting any more or the task has been woken to poll again.
     pub(super) fn poll<T>(
         &self,
         outer: &Context<'_>,

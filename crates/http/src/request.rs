@@ -172,8 +172,8 @@ impl Request {
     ///
     /// # Errors
     /// 413 if the body exceeds the limit (before any byte is read, if `Content-Length` exceeds it)
-    /// or has too many JSON values; 408 if it is too slow; 400 if it ends prematurely; 503 if the
-    /// budget is exhausted.
+    /// or has too many JSON values; 408 if the body is too slow; 400 if the body ends prematurely;
+    /// 503 if the budget is exhausted.
     pub async fn body(&mut self) -> Result<Bytes, Error> {
         self.buffer(self.limits.body_bytes).await?;
         // A body of exactly the maximum size is allowed: this loop reads the end of the body, or
@@ -221,7 +221,7 @@ impl Request {
         })
     }
 
-    /// Converts the body to UTF-8 if its byte-order mark or `Content-Type` specifies another
+    /// Converts the body to UTF-8 if the body's byte-order mark or `Content-Type` specifies another
     /// character set.
     fn in_utf8(&mut self, body: Bytes) -> Result<Bytes, Error> {
         if content::is_utf8(&self.headers, &body) {
@@ -279,7 +279,7 @@ impl Request {
     }
 
     /// Returns the next chunk of the body as it arrives; `None` at the end. Chunks do not count
-    /// toward the budget: a handler that reads them one at a time has only one in memory.
+    /// toward the budget: a handler that reads chunks one at a time has only one chunk in memory.
     ///
     /// # Errors
     /// As [`Request::body`].
@@ -379,8 +379,8 @@ impl TooSlow {
     }
 }
 
-/// Returns the error for when the bodies of requests and responses have reached
-/// `limits.bodies_in_flight`.
+/// Returns the error for a request that is refused because the bodies of requests and responses
+/// have reached `limits.bodies_in_flight`.
 #[must_use]
 pub fn busy() -> Error {
     Error::busy("too many bodies are in flight; try again in a moment")

@@ -1,8 +1,8 @@
 //! Maps a method and a path to the value of a route.
 //!
-//! A thin layer on top of matchit. It adds methods, trailing slashes, and patterns with a suffix
-//! after a catch-all (`/v1/models/{*slug}/schemas/openapi`), which are needed because slugs contain
-//! slashes.
+//! A thin layer on top of matchit. This module adds methods, trailing slashes, and patterns with a
+//! suffix after a catch-all (`/v1/models/{*slug}/schemas/openapi`), which are needed because slugs
+//! contain slashes.
 
 use std::collections::BTreeMap;
 
@@ -73,7 +73,8 @@ impl<T> Router<T> {
         Self { paths: matchit::Router::new(), entries: Vec::new(), index: BTreeMap::new() }
     }
 
-    /// Adds a route. A pattern is written without a trailing slash and also matches with one.
+    /// Adds a route. A pattern is written without a trailing slash and also matches paths with a
+    /// trailing slash.
     ///
     /// # Errors
     /// [`Error`] if the pattern is malformed or the route already exists.
@@ -138,7 +139,7 @@ impl<T> Entry<T> {
         let at = match self.suffixes.iter().position(|(held, _)| held == suffix) {
             Some(at) => at,
             None => {
-                // Longer suffixes come first, so that the most specific one matches.
+                // Longer suffixes come first, so that the most specific suffix matches.
                 let longer = |(held, _): &(String, _)| held.len() >= suffix.len();
                 let at = self.suffixes.iter().take_while(|held| longer(held)).count();
                 self.suffixes.insert(at, (suffix.to_owned(), BTreeMap::new()));

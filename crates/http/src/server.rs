@@ -51,7 +51,7 @@ const SEND_BUFFER: usize = 128 * 1024;
 /// Interval of pings on an HTTP/2 connection.
 const PING_EVERY: Duration = Duration::from_secs(30);
 /// How long a shutdown waits for a request that a client may be about to send; also the interval at
-/// which it checks.
+/// which the shutdown checks for such requests.
 const LAST_HEAD: Duration = Duration::from_secs(2);
 const LAST_HEAD_STEP: Duration = Duration::from_millis(10);
 /// Delay after a failed accept, such as when file descriptors run out.
@@ -83,7 +83,7 @@ pub struct Limits {
     pub header_timeout: Duration,
     /// Time limit for a connection without a request.
     pub keep_alive: Duration,
-    /// Time limit for a peer that accepts no bytes while some are pending.
+    /// Time limit for a peer that accepts no bytes while bytes are pending.
     pub write_timeout: Duration,
     /// Connection slots. The listener accepts no connection while all slots are taken.
     pub connections: Arc<Semaphore>,
@@ -170,7 +170,7 @@ impl Listener {
     /// Listens on a socket that the caller has already bound.
     ///
     /// # Errors
-    /// [`BindError`] if it cannot be used.
+    /// [`BindError`] if the socket cannot be used.
     pub fn of_bound(socket: std::net::TcpListener) -> Result<Self, BindError> {
         let address = socket.local_addr().map(|address| address.to_string());
         let taken = socket.set_nonblocking(true).and_then(|()| TcpListener::from_std(socket));
@@ -214,7 +214,7 @@ impl Listener {
     }
 
     /// Serves requests until a shutdown begins; connections then finish their requests in flight.
-    /// Each connection is a task in `tasks`, so the shutdown waits for it.
+    /// Each connection is a task in `tasks`, so the shutdown waits for all connections.
     pub async fn serve(
         self,
         tls: Option<TlsAcceptor>,
@@ -308,7 +308,7 @@ enum Limit {
 
 type Limiting<'c> = Pin<Box<dyn Future<Output = Limit> + Send + 'c>>;
 
-/// One connection. It holds its connection slot and its part of the address's limit until it ends.
+/// One connection. The connection holds its slot and its part of the address's limit until it ends.
 struct Connection {
     service: Arc<dyn Service>,
     timeouts: Timeouts,

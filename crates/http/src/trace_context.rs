@@ -13,8 +13,8 @@ const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Returns the origin from a request's headers; `None` if there is no valid one. Two `traceparent`
-/// headers count as invalid.
+/// Returns the origin from a request's headers; `None` if the headers have no valid origin. Two
+/// `traceparent` headers count as invalid.
 #[must_use]
 pub fn of(headers: &HeaderMap) -> Option<Arc<Origin>> {
     let mut parents = headers.get_all(TRACEPARENT).iter();

@@ -39,8 +39,8 @@ pub(super) fn bind(path: &Path) -> io::Result<UnixListener> {
     UnixListener::bind(short)
 }
 
-/// Returns a path of the same socket that is short enough for the kernel. It is valid while the
-/// returned descriptor is open.
+/// Returns a path of the same socket that is short enough for the kernel. The path is valid while
+/// the returned descriptor is open.
 fn shortened(path: &Path) -> io::Result<(PathBuf, Option<OwnedFd>)> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok((path.to_path_buf(), None));

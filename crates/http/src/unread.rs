@@ -1,5 +1,5 @@
-//! Handles the unread part of a request's body. If little is left, it is read and discarded before
-//! the response, so that an HTTP/1.1 connection can be reused. If more is left, an HTTP/1.1
+//! Handles the unread part of a request's body. If little is left, the rest is read and discarded
+//! before the response, so that an HTTP/1.1 connection can be reused. If more is left, an HTTP/1.1
 //! response announces that the connection closes.
 //!
 //! Over HTTP/2, the rest of the body is discarded after the response: some clients read the
@@ -93,8 +93,8 @@ struct Lingering {
     rest: Option<Incoming>,
     discarded: usize,
     end: Instant,
-    /// When the stream ends. Set when the response has ended, and reset whenever the client has
-    /// sent something.
+    /// The time at which the stream ends. Set when the response has ended, and reset whenever the
+    /// client has sent something.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 

@@ -1,8 +1,8 @@
 //! Billing: a ledger for each organization, and the balance, which is the sum of its entries.
 //!
 //! An entry and its change to the balance are one commit. The store's writer increments the balance
-//! as a counter, so concurrent charges are never lost. A charge is part of the commit of the
-//! completion that causes it, so it happens exactly once.
+//! as a counter, so concurrent charges are never lost. A charge is part of the commit that
+//! completes the charged work, so each charge happens exactly once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,7 +39,7 @@ pub struct Billing {
     recorder: Recorder,
 }
 
-/// What work may cost, determined before it runs.
+/// The possible cost of work, determined before the work runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Price {
     /// The maximum cost, as far as it is known.
@@ -108,9 +108,9 @@ pub fn release(commit: &mut Commit, organization: OrganizationId, amount: Usd) {
     }
 }
 
-/// Adds a charge to the commit of the work that causes it. `amount` must not be negative. `entry`
-/// is a new ID, whose time determines the charge's position in the ledger. Because the charge is
-/// part of the caller's commit, it happens only once.
+/// Adds a charge to the commit of the work that causes the charge. `amount` must not be negative.
+/// `entry` is a new ID, whose time determines the charge's position in the ledger. Because the
+/// charge is part of the caller's commit, the charge happens only once.
 ///
 /// # Errors
 /// [`storage::Error`] never in practice: an entry always serializes.
@@ -169,12 +169,12 @@ impl Billing {
         price: Price,
     ) -> Result<Reservation, Unreserved> {
         let _one_looks_at_a_time = self.turn.lock().await;
-        // If another reservation is committed between the two reads, it is counted twice, which can
-        // only make this check stricter.
+        // If another reservation is committed between the two reads, that reservation is counted
+        // twice, which can only make this check stricter.
         let on_its_way = self.pending().get(&organization).copied().unwrap_or_default();
         let keys = [balance_key(organization), reserved_key(organization)];
-        // Read on behalf of the service, which does not queue behind this organization's other
-        // reads: other organizations wait for this read.
+        // The balance is read on behalf of the service, so that the read does not queue behind this
+        // organization's other reads: other organizations wait for this read.
         let counters = turns::on_behalf_of(None::<OrganizationId>, self.store.counters(&keys));
         let mut counters = counters.await?.into_iter().map(Usd::from_micros);
         let balance = counters.next().unwrap_or_default();
@@ -249,8 +249,8 @@ pub async fn reserved(store: &Store, organization: OrganizationId) -> Result<Usd
     store.counter(&reserved_key(organization)).await.map(Usd::from_micros)
 }
 
-/// Adds a correction to a commit: a consistency check found that the reserved amount is off by
-/// `by`.
+/// Adds a correction to a commit, after a consistency check found that the reserved amount is off
+/// by `by`.
 pub fn correct_reserved(commit: &mut Commit, organization: OrganizationId, by: Usd) {
     commit.add(reserved_key(organization), by.micros());
 }

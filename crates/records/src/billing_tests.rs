@@ -44,7 +44,7 @@ async fn invariant_entries_add_up_to_the_balance(billing: &Billing, organization
 enum Act {
     TopUp(i64),
     Charge(i64),
-    /// A charge in a commit that fails because its precondition is not met.
+    /// A charge in a commit that fails because the commit's precondition is not met.
     ChargeInVain(i64),
 }
 

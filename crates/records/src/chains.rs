@@ -1,8 +1,8 @@
 //! Fallback chains: saved by the operator for an organization and a primary model, and looked up
 //! when a prediction selects a chain.
 //!
-//! A chain is validated against the request schemas of its models when it is saved: the mapped
-//! input must be able to match. This module never runs a model.
+//! When a chain is saved, it is validated against the request schemas of its models: the mapped
+//! input must be able to match each schema. This module never runs a model.
 
 use serde_json::{Map, Value};
 
@@ -19,7 +19,7 @@ use orrery_storage::{self as storage, Commit, Key, Page, Store, Table};
 /// Maximum number of chains of one organization; a list contains all of them.
 const CHAINS_MAX: usize = 1_000;
 
-/// Looks up the request schema of a model. The error message says that there is no such model.
+/// Looks up the request schema of a model. The error message states that the model does not exist.
 pub type SchemaOf<'a> = &'a (dyn Fn(&str) -> Result<Value, String> + Sync);
 
 /// Errors of chain operations.
@@ -158,7 +158,7 @@ impl Chains {
         self.store.update(&key(organization, model, name), edit).await
     }
 
-    /// Deletes a chain. Predictions that already have a copy of the chain keep it.
+    /// Deletes a chain. Predictions that already have a copy of the chain keep the copy.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Storage`].

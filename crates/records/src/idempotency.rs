@@ -1,11 +1,11 @@
 //! `Idempotency-Key`: a create or trigger request takes effect only once, even if the client
-//! repeats it with the same key.
+//! repeats the request with the same key.
 //!
 //! The essential part of the first response is recorded in the commit that creates the resource;
 //! the commit fails if another response has been recorded in the meantime. Therefore, either both
 //! the resource and the record exist or neither does, and a second resource is never created. While
-//! the first request is in progress, a second request waits for it, for a limited time. Keys are
-//! deleted after 24 hours (`docs/spec/hosts.md`, "Idempotency keys").
+//! the first request is in progress, a second request waits a limited time for the first to finish.
+//! Keys are deleted after 24 hours (`docs/spec/hosts.md`, "Idempotency keys").
 //!
 //! This module builds no responses and stores only the hash of a request's body.
 
@@ -31,7 +31,7 @@ use orrery_storage::{self as storage, Commit, Key, Page, Record, Store, Table};
 pub const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
 /// Maximum length of a key, in characters.
 pub const KEY_MAX: usize = 255;
-/// How long a second request waits for the first one.
+/// How long a second request waits for the first request.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Number of rows that a sweep processes at a time.
 const SWEEP_BATCH: usize = 500;
@@ -166,7 +166,7 @@ impl Idempotency {
                 Ok(done) => return self.look_up(hash, row, body, done).await,
                 Err(first) => first,
             };
-            // An error means that the first request has ended, because its claim was dropped.
+            // An error means that the first request has ended: its claim was dropped.
             if tokio::time::timeout_at(deadline, first.changed()).await.is_err() {
                 return Ok(Begin::InProgress);
             }
@@ -215,7 +215,7 @@ impl Idempotency {
     }
 
     /// Deletes expired keys and returns their number. Keys are indexed by time, so the cost depends
-    /// only on the number of expired ones.
+    /// only on the number of expired keys.
     ///
     /// # Errors
     /// [`storage::Error`] when the store cannot be read or written.
@@ -243,7 +243,8 @@ impl Idempotency {
         Ok(swept)
     }
 
-    /// Adds keys from releases up to 0.1.0 to the index by time, once, and deletes expired keys.
+    /// Adds keys that were recorded by releases up to 0.1.0 to the index by time, once, and deletes
+    /// expired keys.
     async fn index(&self, now: Timestamp) -> Result<usize, storage::Error> {
         let mark = Key::table(Table::Meta).text("idempotency keys by time");
         if self.store.get(&mark).await?.is_some() {
@@ -275,7 +276,7 @@ impl Idempotency {
         Ok(swept)
     }
 
-    /// Deletes a row if it has these bytes, and its index entry. Each deletion is a separate
+    /// Deletes a row and its index entry, if the row has these bytes. Each deletion is a separate
     /// commit; the store's writer merges the commits. Returns false if there was no such row.
     async fn delete(
         &self,
@@ -313,8 +314,8 @@ fn row_of_expiry(expiry: &Key) -> Key {
 
 impl Claim {
     /// Adds the response to the commit of the created resource. The claim should be kept until that
-    /// commit has returned, so that later requests wait for it. Even if the claim is dropped
-    /// earlier, only one commit succeeds: a second commit with the same key fails with
+    /// commit has returned, so that later requests wait for the commit. Even if the claim is
+    /// dropped earlier, only one commit succeeds: a second commit with the same key fails with
     /// [`storage::Error::Conflict`].
     ///
     /// # Errors

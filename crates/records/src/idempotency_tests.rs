@@ -9,7 +9,7 @@ use orrery_storage::Options;
 use orrery_storage::record::encode;
 
 const ORGANIZATION: [u8; 16] = [1; 16];
-/// The ID of the created resource, and the key of a counter of how often it was created.
+/// The ID of the created resource, and the key of a counter of how often the resource was created.
 const CREATED: [u8; 16] = [9; 16];
 
 fn keys() -> (tempfile::TempDir, Idempotency, Clock) {
@@ -238,7 +238,7 @@ async fn idempotency_commit_wins_after_its_claim_is_dropped() {
         drop(second);
         assert_eq!(word(&begin(&keys, "k", "body").await), format!("replay {subject}"));
         assert_eq!(keys.store.counter(&created()).await.unwrap(), round);
-        // Second round: the same, but a response that has expired is already recorded.
+        // The second round repeats the test with an expired response that is already recorded.
         clock.advance(REMEMBERED);
     }
 }

@@ -14,8 +14,8 @@
 //! | [`signed_urls`] | URLs that open one resource of an organization without its key |
 //! | [`limits`] | the limits of organizations, in memory |
 //!
-//! A repository reads and writes records in the store. It never answers a request, runs a model or
-//! opens a connection. Schedules start executions through a trait that `app` implements.
+//! A repository reads and writes records in the store. A repository never answers a request, runs a
+//! model or opens a connection. Schedules start executions through a trait that `app` implements.
 
 pub mod accounts;
 pub mod audit;

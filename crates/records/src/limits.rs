@@ -15,12 +15,12 @@ pub type OnChange = Box<dyn Fn(OrganizationId, Limits) + Send + Sync>;
 
 #[derive(Default)]
 struct Shared {
-    /// The limits of those organizations that have limits.
+    /// The limits of the organizations that have limits.
     limits: RwLock<HashMap<OrganizationId, Limits>>,
     on_change: OnceLock<OnChange>,
 }
 
-/// The limits of all organizations. Clones share them.
+/// The limits of all organizations; clones share the same state.
 #[derive(Clone, Default)]
 pub struct Handle {
     shared: Arc<Shared>,

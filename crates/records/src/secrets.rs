@@ -36,10 +36,10 @@ pub const FOREIGN_KEY: &str = "seal.key is not the key of this store: named secr
 /// How to fix [`FOREIGN_KEY`].
 pub const FOREIGN_KEY_REMEDY: &str = "stop the service and restore seal.key from a backup; if no copy is left, set \
     the secrets again, then run `orrery seal rotate`";
-/// A known text, which each store contains encrypted with its key.
+/// A known text. Each store contains this text, encrypted with the store's key.
 const KNOWN_TEXT: &str = "orrery";
 
-/// Returns whether `sealer` has this store's key: whether it can decrypt the known text or, in a
+/// Returns whether `sealer` has this store's key. Checks this by decrypting the known text or, in a
 /// store without that text, the first secret.
 ///
 /// # Errors
@@ -83,7 +83,7 @@ impl Secrets {
     }
 
     /// Warns if the service's key is not the store's. If the store has no known text yet, stores
-    /// it, so that a wrong key is detected at a later start.
+    /// the text, so that a wrong key is detected at a later start.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -112,7 +112,7 @@ impl Secrets {
         })
     }
 
-    /// Creates or replaces a secret. Returns true if it is new.
+    /// Creates or replaces a secret. Returns true if the secret is new.
     ///
     /// # Errors
     /// [`Error::InvalidName`], [`Error::InvalidValue`], [`Error::TooMany`], [`Error::Storage`]. On
@@ -164,7 +164,7 @@ impl Secrets {
         Ok(values.get(name) == Some(value))
     }
 
-    /// Deletes a secret. Steps that refer to it fail, starting with their next attempt.
+    /// Deletes a secret. Steps that refer to the secret fail, starting with their next attempt.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Storage`].
@@ -188,7 +188,7 @@ impl Secrets {
         Ok(self.store.records(page).await?)
     }
 
-    /// Returns those of the `names` that the organization has no secret for, in the given order.
+    /// Returns the `names` for which the organization has no secret, in the given order.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -206,8 +206,8 @@ impl Secrets {
         Ok(missing)
     }
 
-    /// Returns the values of those secrets in `names` that exist. A secret that cannot be decrypted
-    /// is omitted and logged.
+    /// Returns the values of the secrets in `names`. Secrets that do not exist are omitted. A
+    /// secret that cannot be decrypted is omitted and logged.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -325,7 +325,7 @@ mod tests {
             key[5] ^= 1;
             std::fs::write(&path, &key).unwrap();
             let secrets = opened(folder.path());
-            // Starting with the wrong key does not make it the store's key.
+            // Starting with the wrong key does not turn that key into the store's key.
             for _ in 0..2 {
                 assert!(!secrets.has_right_key().await.unwrap(), "{has_started} {has_secret}");
                 secrets.check_key().await.unwrap();

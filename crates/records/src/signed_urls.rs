@@ -27,7 +27,7 @@ use orrery_storage::{self as storage, Sealer};
 
 /// The query parameter with the token.
 pub const PARAMETER: &str = "token";
-/// The part of a file's path before its ID; `FILE_END` is the part after it.
+/// The part of a file's path before the file's ID; `FILE_END` is the part after the ID.
 const FILE_START: &str = "/v1/files/";
 const FILE_END: &str = "/content";
 /// Length of an ID as text.
@@ -127,7 +127,7 @@ impl SignedUrls {
         self.genuine(path, token).filter(|link| link.expires_at <= self.clock.now())
     }
 
-    /// Returns the path and organization of `url`, if it is one of the service's own links and
+    /// Returns the path and organization of `url`, if the URL is one of the service's own links and
     /// still valid.
     ///
     /// # Errors
@@ -142,7 +142,8 @@ impl SignedUrls {
 
     /// Returns the JSON text of an output in which every link to this organization's files has the
     /// current base URL. The base URL is added to links that are a complete JSON string, and
-    /// replaces the previous base URL in links that have one. All other bytes stay unchanged.
+    /// replaces the previous base URL in links that contain a base URL. All other bytes stay
+    /// unchanged.
     #[must_use]
     pub fn render(&self, organization: OrganizationId, output: Box<RawValue>) -> Box<RawValue> {
         let text = output.get();
@@ -167,8 +168,8 @@ impl SignedUrls {
             return output;
         }
         rendered.push_str(text.get(done..).unwrap_or_default());
-        // A URL needs no escaping in JSON. If it ever does, the stored output is returned
-        // unchanged.
+        // A URL needs no escaping in JSON. If the result is not valid JSON nevertheless, the stored
+        // output is returned unchanged.
         RawValue::from_string(rendered).unwrap_or(output)
     }
 
@@ -208,7 +209,7 @@ impl SignedUrls {
 
 /// A link to a file that was found in a string.
 struct Found<'a> {
-    /// The start of the URL: its scheme or, without one, its path.
+    /// The start of the URL: its scheme or, without a scheme, its path.
     start: usize,
     path_at: usize,
     end: usize,

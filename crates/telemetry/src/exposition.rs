@@ -1,4 +1,4 @@
-//! Parses Prometheus' text format in the form that this process writes: one sample per line.
+//! Parses the part of Prometheus' text format that this process writes: one sample per line.
 //! Unreadable lines are skipped.
 
 /// One series and its value.

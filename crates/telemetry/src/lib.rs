@@ -1,8 +1,9 @@
 //! Logs and metrics: destinations, formats, and the meaning of each metric.
 //!
-//! Logs go to standard error. They contain paths, ids and causes, but never query strings, bodies,
-//! keys or secrets: callers do not log them, and dependencies that see raw traffic are limited to
-//! `warn`. A request's id is a field of its span, so every line in it has the id.
+//! Logs go to standard error. Log lines contain paths, ids and causes, but never query strings,
+//! bodies, keys or secrets: callers do not log these, and dependencies that see raw traffic are
+//! limited to `warn`. A request's id is a field of the request's span, so every line within the
+//! span has the id.
 
 pub mod exposition;
 mod process;
@@ -34,12 +35,13 @@ use orrery_runtime::Tasks;
 /// nobody reads `/metrics`.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Bucket bounds for request durations, in seconds: from a response served from memory to a long
-/// poll.
+/// Bucket bounds for request durations, in seconds. The bounds range from a response served from
+/// memory to a long poll.
 const REQUEST_SECONDS: [f64; 14] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 15.0, 60.0];
 
-/// Bucket bounds for execution times, in seconds: from a built-in model to a long workflow.
+/// Bucket bounds for execution times, in seconds. The bounds range from a built-in model to a long
+/// workflow.
 const WORK_SECONDS: [f64; 14] =
     [0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0];
 
@@ -47,7 +49,7 @@ const WORK_SECONDS: [f64; 14] =
 const COMMIT_SECONDS: [f64; 11] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5];
 
-/// Counters with labels, whose series start at the first event.
+/// Counters with labels. Each of their series starts at the first event.
 const LABELLED: [&str; 5] = [
     "orrery_endpoint_requests_total",
     "orrery_requests_total",

@@ -1,5 +1,6 @@
 //! Metrics of the process itself, under the names of Prometheus' client libraries, and build
-//! information. Read from `/proc` on request; values that the kernel does not provide are omitted.
+//! information. The values are read from `/proc` on request; values that the kernel does not
+//! provide are omitted.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -1,8 +1,8 @@
 //! One attempt at one delivery: reads and signs the delivery, sends it, and commits the outcome.
 //!
-//! An attempt counts only after its commit: if its outcome cannot be written, the attempt is
-//! repeated. Only the receiver's slot is released earlier, as soon as the receiver has responded.
-//! This module never logs a secret, a body, or any part of a URL except its receiver.
+//! An attempt counts only once its outcome is committed: if the outcome cannot be written, the
+//! attempt is repeated. Only the receiver's slot is released earlier, as soon as the receiver has
+//! responded. This module never logs a secret, a body, or any part of a URL except its receiver.
 
 use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
@@ -84,7 +84,7 @@ impl Drop for InFlightGuard<'_> {
 pub(super) enum Report {
     /// The attempt was made. `next` is the time at which the next attempt is due.
     Made { health: Health, next: Option<Timestamp> },
-    /// The row no longer exists: it was left over from another delivery, or the delivery was
+    /// The row no longer exists: the row was left over from another delivery, or the delivery was
     /// redelivered or deleted in the meantime. The outcome does not count.
     StaleRow,
 }
@@ -117,7 +117,7 @@ struct Outcome {
 }
 
 enum Retry {
-    /// Retried according to the schedule, but not before this delay has passed.
+    /// The attempt is retried according to the schedule, but not before this delay has passed.
     NotBefore(Duration),
     Never,
 }
@@ -179,8 +179,8 @@ pub(super) async fn make(
     Ok(Report::Made { health, next: delivery.progress.next_attempt_at })
 }
 
-/// Returns the delivery of `item`. Returns `None` if the row is left over: its delivery is deleted,
-/// finished, or due at another time.
+/// Returns the delivery of `item`. Returns `None` if the row is left over: the row's delivery is
+/// deleted, finished, or due at another time.
 ///
 /// The row is checked even if the delivery was handed over in memory, because a scan may have found
 /// and sent the delivery first.
@@ -206,7 +206,7 @@ async fn find(
 
 /// Commits the outcome: the delivery's progress, its row (with the next due time, or deleted), and
 /// the effect on the endpoint. If the endpoint changes concurrently, the effect is determined
-/// again. Returns `false` if the row no longer exists; nothing is written then.
+/// again. Returns `false` and writes nothing if the row no longer exists.
 async fn commit_outcome(
     context: &Context,
     item: &Item,
@@ -302,7 +302,8 @@ async fn deliver(
     })
 }
 
-/// Returns the reason why the delivery's endpoint cannot receive it; `None` if it can.
+/// Returns the reason why the delivery's endpoint cannot receive the delivery; `None` if the
+/// endpoint can.
 pub(super) fn without_endpoint(context: &Context, delivery: &Delivery) -> Option<&'static str> {
     let target = delivery.endpoint?;
     match context.endpoints.known(delivery.organization, target.id) {
@@ -411,8 +412,8 @@ impl Outcome {
         }
     }
 
-    /// Creates the outcome of an attempt that got no response, with the given reason; it is retried
-    /// according to the schedule.
+    /// Creates the outcome of an attempt that got no response, with the given reason; the attempt
+    /// is retried according to the schedule.
     const fn unsent(reason: String) -> Self {
         Self {
             status: None,

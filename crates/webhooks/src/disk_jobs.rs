@@ -1,7 +1,7 @@
 //! The outbox's disk operations other than attempts: finding due deliveries, parking deliveries
 //! that wait for a receiver, reading parked deliveries back, and storing circuits.
 //!
-//! One job runs at a time, so that each job sees the writes of the previous one. Every read is a
+//! One job runs at a time, so that each job sees the writes of the previous job. Every read is a
 //! page of bounded size.
 
 use std::collections::HashSet;
@@ -32,7 +32,7 @@ pub(super) const WAIT_MAX: Duration = Duration::from_secs(72 * 3600);
 /// A disk job.
 #[derive(Debug)]
 pub(super) enum DiskJob {
-    /// Read the circuits that were open when the process ended.
+    /// Read the circuits that were open when the previous process ended.
     ReadCircuits,
     /// Read the next page of the due index after this key.
     Scan { after: Option<Key> },
@@ -98,7 +98,7 @@ pub(super) struct Failed {
 /// Runs one job.
 ///
 /// # Errors
-/// [`Failed`] if the store cannot be read or written; nothing is changed then.
+/// [`Failed`] if the store cannot be read or written; in that case, nothing is changed.
 pub(super) async fn run(
     context: &Context,
     job: DiskJob,
@@ -111,8 +111,8 @@ pub(super) async fn run(
         DiskJob::LoadParked(refill) => load_parked(store, refill.clone()).await,
         DiskJob::KeepCircuits(changes) => keep_circuits(store, changes).await,
         DiskJob::FindParked { after } => {
-            // The believed time, so that deliveries waiting for their receivers do not fail when
-            // the clock jumps ahead.
+            // Use the believed time, so that deliveries that wait for their receivers do not fail
+            // when the clock jumps ahead.
             let believed = context.clock.believed();
             find_parked(store, after.clone(), believed).await.map(JobOutput::FoundParked)
         }

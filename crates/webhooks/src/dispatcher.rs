@@ -1,13 +1,13 @@
 //! Decides which delivery is sent next: tracks deliveries in memory and each receiver's slots.
 //!
-//! Pure bookkeeping without disk, network or clock, all of which the loop in `send_loop` provides.
-//! The following rules prevent one receiver from slowing down another:
-//! - A receiver starts with few slots, gains one with each response, up to its cap, and loses half
-//!   with each failure. A response frees the receiver's slot immediately; the delivery still counts
-//!   toward the total number of slots until its outcome is on the disk.
+//! The dispatcher is pure bookkeeping without disk, network or clock; the loop in `send_loop`
+//! provides all three. The following rules prevent one receiver from slowing down another:
+//! - A receiver starts with few slots, gains one slot with each response, up to its cap, and loses
+//!   half of its slots with each failure. A response frees the receiver's slot immediately; the
+//!   delivery still counts toward the total number of slots until its outcome is on the disk.
 //! - Once three quarters of all slots are taken, no receiver takes more than its share: the number
-//!   of slots divided by that of receivers that have deliveries and responded to their last
-//!   attempt.
+//!   of all slots divided by the number of receivers that have deliveries and responded to their
+//!   last attempt.
 //! - Half of all slots are reserved for receivers that responded to their last attempt. New and
 //!   failing receivers share the other half.
 //! - After enough consecutive failures, the receiver's circuit opens: nothing is sent for some
@@ -27,7 +27,7 @@ use orrery_domain::time::Timestamp;
 use orrery_storage::Key;
 
 /// Maximum number of deliveries in memory, including those in flight or about to be parked. Each
-/// takes about 200 bytes, unless it includes its contents.
+/// delivery takes about 200 bytes, or more if its contents are in memory as well.
 pub(super) const WINDOW: usize = 4096;
 /// Maximum number of deliveries in memory that include their contents (at most 4 KiB each, see
 /// `outbox::CARRIED_BYTES_MAX`), so that sending a new delivery needs no read from the disk.
@@ -67,8 +67,8 @@ impl Item {
 pub(super) enum Admission {
     /// The delivery is in memory, or already was.
     Queued,
-    /// The receiver has no room, so the delivery must be parked. It counts as being in memory until
-    /// [`Dispatcher::parked`] or [`Dispatcher::forget`].
+    /// The receiver has no room, so the delivery must be parked. The delivery counts as being in
+    /// memory until [`Dispatcher::parked`] or [`Dispatcher::forget`].
     Park(Item),
     /// The delivery stays on the disk: memory is full, or already contains the delivery with an
     /// earlier due time.
@@ -124,7 +124,7 @@ pub(super) struct Dispatcher {
     /// Attempts whose outcome is not on the disk yet.
     in_flight: HashMap<ExecutionId, InFlight>,
     unproven_in_flight: usize,
-    /// Number of receivers with deliveries in memory: all of them, and only the proven ones.
+    /// Number of receivers with deliveries in memory: all such receivers, and only the proven ones.
     active: usize,
     proven_active: usize,
     open_circuits: usize,
@@ -228,8 +228,8 @@ impl Dispatcher {
         Vec::new()
     }
 
-    /// Ends an attempt. If its row is unchanged, `health` is [`Health::Unknown`]; otherwise, its
-    /// outcome is on the disk. Includes [`Dispatcher::answered`] and returns the same deliveries.
+    /// Ends an attempt. If the row is unchanged, `health` is [`Health::Unknown`]; otherwise, the
+    /// outcome is on the disk. Includes [`Dispatcher::answered`], with the same result.
     pub(super) fn finish(&mut self, item: &Item, health: Health, now: Timestamp) -> Vec<Item> {
         let parked = self.answered(item, health, now);
         let Some(attempt) = self.in_flight.remove(&item.execution) else { return parked };
@@ -238,7 +238,7 @@ impl Dispatcher {
         self.change(&item.receiver, |receiver| {
             receiver.recording -= 1;
             receiver.held_parked -= usize::from(item.place == RowIndex::Parked);
-            // The row may still exist, so it must be read again.
+            // The row of the attempt may still exist, so that row must be read again.
             if health == Health::Unknown && item.place == RowIndex::Parked {
                 receiver.note_parked(item.due);
             }
@@ -250,7 +250,7 @@ impl Dispatcher {
     pub(super) fn parked(&mut self, items: &[Item]) {
         for item in items {
             self.held.remove(&item.execution);
-            // If there is no room for the receiver in memory, the sweep finds its rows later.
+            // If the receiver does not fit in memory, the sweep finds its rows later.
             if self.track(&item.receiver) {
                 self.change(&item.receiver, |receiver| {
                     receiver.note_parked(item.due);
@@ -342,7 +342,7 @@ impl Dispatcher {
     }
 
     /// Restores a circuit that was open when the process ended. Returns whether there was room for
-    /// it.
+    /// the circuit.
     pub(super) fn restore_circuit(
         &mut self,
         name: &EndpointName,
@@ -414,13 +414,13 @@ impl Dispatcher {
         self.receivers.len()
     }
 
-    /// Returns each receiver's share of all slots, and whether a receiver may exceed it.
+    /// Returns each receiver's share of all slots, and whether a receiver may exceed this share.
     fn fair_share(&self) -> (usize, bool) {
         let plenty = self.in_flight.len() < self.all_slots / 4 * 3;
         ((self.all_slots / self.proven_active.max(1)).max(1), plenty)
     }
 
-    /// Returns the maximum number of waiting deliveries of one receiver: its share of the window.
+    /// Returns the maximum number of waiting deliveries of a receiver: its share of the window.
     fn waiting_room(&self) -> usize {
         (WINDOW / self.active.max(1)).max(1)
     }
@@ -557,7 +557,7 @@ impl Dispatcher {
         }
     }
 
-    /// Ensures that the receiver is in memory; returns `false` if there is no room for it.
+    /// Ensures that the receiver is in memory; returns `false` if memory has no room.
     fn track(&mut self, name: &EndpointName) -> bool {
         if !self.receivers.contains_key(name) {
             if self.receivers.len() >= ENDPOINTS_MAX {
@@ -571,8 +571,8 @@ impl Dispatcher {
         true
     }
 
-    /// Removes receivers without deliveries. If too many are left, also removes some whose circuit
-    /// is open; their circuits and rows stay on the disk, where the sweep finds them.
+    /// Removes receivers without deliveries. If too many are left, also removes receivers whose
+    /// circuit is open; their circuits and rows stay on the disk, where the sweep finds them.
     fn evict(&mut self) {
         let mut closed = Vec::new();
         self.receivers.retain(|name, receiver| {

@@ -383,7 +383,8 @@ impl Play {
     }
 
     fn record(&mut self, item: Item, health: Health) {
-        // An attempt without a result does not change its row; any other attempt moves it.
+        // An attempt without a result does not change the delivery's row; any other attempt moves
+        // the row.
         if health != Health::Unknown {
             self.disk.due.remove(&item.execution);
             self.disk.parked.remove(&(Arc::clone(&item.receiver), item.execution));

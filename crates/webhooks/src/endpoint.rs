@@ -10,7 +10,7 @@ use orrery_storage::Key;
 
 /// Initial number of slots for a receiver.
 const INITIAL_CONCURRENCY: usize = 2;
-/// Maximum number of deliveries that wait in memory for each slot of their receiver.
+/// Maximum number of deliveries that wait in memory, per slot of their receiver.
 const WAITING_PER_CONCURRENCY: usize = 4;
 /// Maximum number of deliveries per receiver that got a response but whose outcome is not on the
 /// disk yet. At this limit, nothing more is sent to the receiver. After a crash, these deliveries
@@ -53,15 +53,16 @@ pub(super) struct Endpoint {
     /// The due time of the receiver's oldest parked row that is not in memory; `None` if there is
     /// no such row.
     pub(super) parked: Option<Timestamp>,
-    /// The last parked row that was read; all rows up to it are in memory or deleted. The next page
-    /// starts after this row, because a page from the beginning would scan all deleted rows again.
+    /// The last parked row that was read; all rows up to this row are in memory or deleted. The
+    /// next page starts after this row, because a page from the beginning would scan all deleted
+    /// rows again.
     pub(super) read_up_to: Option<(Timestamp, Key)>,
     /// Number of deliveries in memory that have a parked row.
     pub(super) held_parked: usize,
     /// Whether the receiver is in a queue of receivers to which a delivery can be sent.
     pub(super) ready: bool,
-    /// Whether the receiver's parked rows are being read, or the receiver is queued for reading
-    /// them.
+    /// Whether the receiver's parked rows are being read, or the receiver is queued for reading its
+    /// rows.
     pub(super) hungry: bool,
 }
 

@@ -156,8 +156,8 @@ impl Endpoints {
         self.edit(organization, id, "webhook_endpoint.change", edit).await
     }
 
-    /// Gives an endpoint a new secret. For `grace`, deliveries are also signed with the previous
-    /// secret; older secrets stop being valid immediately.
+    /// Creates a new secret for an endpoint. For `grace`, deliveries are also signed with the
+    /// previous secret; older secrets stop being valid immediately.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Secret`], [`Error::Storage`]. On error, nothing is changed.
@@ -207,7 +207,8 @@ impl Endpoints {
         self.store.update(&rows::endpoint(organization, id), edit).await
     }
 
-    /// Deletes an endpoint. Its deliveries stay in the history; unfinished deliveries fail.
+    /// Deletes an endpoint. The endpoint's deliveries stay in the history; its unfinished
+    /// deliveries fail.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Storage`].
@@ -244,7 +245,8 @@ impl Endpoints {
         Ok(self.store.records(page).await?)
     }
 
-    /// Makes `commit` succeed only if the list of endpoints is unchanged, and returns the list.
+    /// Adds the condition to `commit` that the list of endpoints is unchanged, and returns the
+    /// list.
     async fn claim_list(
         &self,
         commit: &mut Commit,

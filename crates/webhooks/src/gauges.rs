@@ -1,6 +1,6 @@
 //! The metrics of the outbox.
 
-/// Counts of what the outbox has in memory.
+/// The counts of the deliveries and receivers that the outbox has in memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Metrics {
     /// Deliveries in memory: waiting, in flight, or being parked.

@@ -1,10 +1,10 @@
 //! The history of deliveries: lists with exact totals, single deliveries, and redelivery on
 //! request.
 //!
-//! Lists use an index by organization, status and creation time. If a list is filtered only by
-//! status, the total comes from a counter. With other filters, the index is scanned, which has a
-//! row of about 80 bytes for each delivery; only deliveries that are returned are read. A body
-//! never changes, so a redelivery sends the same bytes.
+//! Lists use an index by organization, status and creation time, with a row of about 80 bytes for
+//! each delivery. If a list is filtered only by status, the total comes from a counter. With other
+//! filters, the index is scanned. Only deliveries that are returned are read. A body never changes,
+//! so a redelivery sends the same bytes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +23,8 @@ use orrery_runtime::new_id;
 use orrery_storage::commit::Expect;
 use orrery_storage::{self as storage, Commit, Key, Page, Scan, Store};
 
-/// Maximum number of deliveries in one replay; if the window contains more, it must be replayed
-/// again.
+/// Maximum number of deliveries in one replay; if the window contains more deliveries, it must be
+/// replayed again.
 pub(crate) const REPLAYED_MAX: usize = 100_000;
 /// `Retry-After` for a refused test delivery.
 const TEST_RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -98,15 +98,15 @@ pub struct Filter {
 pub struct Recorded {
     pub delivery: Delivery,
     pub state: DeliveryState,
-    /// Whether a redelivery would currently be accepted, as far as this is known without reading
-    /// the body.
+    /// Whether a redelivery would currently be accepted, as far as can be determined without
+    /// reading the body.
     pub redeliverable: bool,
     /// Whether no attempt is in flight or due.
     pub is_still: bool,
     /// Time left until a redelivery is accepted.
     pub cooldown: Duration,
-    /// When the next attempt is made. If the receiver's circuit is open, this is not before its
-    /// probe.
+    /// The time of the next attempt. If the receiver's circuit is open, this time is not before the
+    /// circuit's next probe.
     pub next_attempt_at: Option<Timestamp>,
 }
 
@@ -118,8 +118,8 @@ pub enum Refusal {
     /// An attempt is in flight or due.
     #[error("delivery in flight")]
     InFlight,
-    /// Other deliveries wait for the receiver, or its circuit is open. Only test deliveries are
-    /// refused for this reason.
+    /// Other deliveries wait for the receiver, or the receiver's circuit is open. Only test
+    /// deliveries are refused for this reason.
     #[error("other deliveries wait for this receiver")]
     Busy { wait: Duration },
     /// The endpoint is deleted or disabled.
@@ -169,7 +169,7 @@ struct Rows {
 impl Rows {
     fn of(store: &Store, organization: OrganizationId, status: Status, filter: &Filter) -> Self {
         let prefix = rows::status_rows(organization, status);
-        // The order is newest first, so rows newer than the window come before it. `to` is
+        // The order is newest first, so rows newer than the window come before the window. `to` is
         // exclusive, `from` is inclusive.
         let behind = |time: Timestamp| prefix.clone().time_newest_first(time).raw(&[0xff; 17]);
         let (after, before) = (filter.to.map(behind), filter.from.map(behind));
@@ -329,8 +329,9 @@ impl Outbox {
         delivery.progress.cools_for(cooldown, now)
     }
 
-    /// Sends a delivery again that has finished or is waiting for its next attempt: the same bytes
-    /// with the same id, on a new schedule. When this function returns, the redelivery is durable.
+    /// Sends a delivery again after it has finished, or while it waits for its next attempt: the
+    /// same bytes with the same id, on a new schedule. When this function returns, the redelivery
+    /// is durable.
     ///
     /// # Errors
     /// [`Refusal`]. On error, nothing is changed.
@@ -445,7 +446,8 @@ impl Outbox {
     /// Sends one sample to `webhook` and returns the result. Nothing is stored or retried.
     ///
     /// # Errors
-    /// [`Refusal::Busy`] if other deliveries wait for the receiver, or its circuit is open.
+    /// [`Refusal::Busy`] if other deliveries wait for the receiver, or the receiver's circuit is
+    /// open.
     pub async fn send_test(
         &self,
         organization: OrganizationId,
@@ -476,7 +478,7 @@ impl Outbox {
     }
 }
 
-/// Returns whether a delivery, listed for the execution in the filter, matches the other filters.
+/// Returns whether a delivery of the filter's execution also matches the filter's other conditions.
 fn is_within(one: &Recorded, filter: &Filter) -> bool {
     let created = one.delivery.created_at;
     filter.state.is_none_or(|standing| standing == one.state)

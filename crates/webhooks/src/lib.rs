@@ -1,15 +1,15 @@
 //! The durable outbox: sends every completion that has a webhook, at least once, until the receiver
 //! acknowledges it or the retry schedule is exhausted.
 //!
-//! - [`enqueue`] adds a delivery to the commit of its completion, so that neither exists without
-//!   the other. After the commit, [`Outbox::wake`] hands the delivery over in memory; the disk is
-//!   read only for deliveries that do not fit in memory.
+//! - [`enqueue`] adds a delivery to the commit of its execution's completion, so that neither
+//!   exists without the other. After the commit, [`Outbox::wake`] hands the delivery over in
+//!   memory; the disk is read only for deliveries that do not fit in memory.
 //! - The [`Outbox`] attempts due deliveries, with limits on the number of concurrent attempts in
 //!   total and for each receiver. The outcome is committed before it has any effect. A crash can
 //!   therefore repeat an attempt but never lose one, and a delivery is never repeated after its
 //!   success.
-//! - A failing receiver gets few slots, and then none (its circuit opens). Its deliveries wait on
-//!   the disk, indexed by receiver, and do not block other receivers.
+//! - A failing receiver gets few slots, and then none (its circuit opens). Deliveries to a failing
+//!   receiver wait on the disk, indexed by receiver, and do not block other receivers.
 //!
 //! `rows` defines keys and records, `dispatcher` decides which receiver is next (pure), `attempt`
 //! makes one attempt, `endpoints` stores and caches the organizations' endpoints, `disk_jobs` reads
@@ -51,7 +51,7 @@ pub use waiting::Waiting;
 use orrery_domain::delivery::Delivery;
 use orrery_storage as storage;
 
-/// Called with a delivery after each attempt at it, including its last one. Must not block.
+/// Called with a delivery after each attempt, including the last attempt. Must not block.
 pub type OnAttempt = Box<dyn Fn(&Delivery) + Send + Sync>;
 
 /// The settings of deliveries: section `[webhooks]` of the configuration.

@@ -18,8 +18,8 @@ use orrery_runtime::Tasks;
 
 const TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Handles one connection: sends the entire `script`. With `hold`, it then sends nothing more until
-/// the client disconnects.
+/// Handles one connection: sends the entire `script`. With `hold`, sends nothing more and waits
+/// until the client disconnects.
 async fn answer(mut stream: impl AsyncRead + AsyncWrite + Unpin, script: Script) {
     let mut request = vec![0; 16 * 1024];
     if stream.read(&mut request).await.is_err() {
@@ -72,7 +72,7 @@ async fn receiver(script: Script) -> u16 {
 async fn send(url: String, policy: Policy) -> Result<Response, SendError> {
     let network = Network::new(Client::guarded(policy), TIMEOUT);
     let request = Request::post(url).body(Bytes::from("{}")).unwrap();
-    // The transport has its own time limit; this one only ends a test that hangs.
+    // The transport has its own time limit; this time limit only ends a test that hangs.
     tokio::time::timeout(Duration::from_secs(60), network.send(request)).await.unwrap()
 }
 

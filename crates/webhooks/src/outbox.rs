@@ -22,13 +22,14 @@ use orrery_http::places::Share;
 use orrery_runtime::{Clock, Tasks};
 use orrery_storage::{Sealer, Store};
 
-/// Maximum number of new deliveries queued for the loop. The loop finds any others on the disk.
+/// Maximum number of new deliveries queued for the loop. The loop finds any other new deliveries on
+/// the disk.
 const INBOX_MAX: usize = 1024;
 /// Maximum body size of a delivery whose contents are kept in memory, so that the queue in memory
 /// stays small. A larger body is read from the disk when its delivery is sent.
 pub(super) const CARRIED_BYTES_MAX: u64 = 4096;
 
-/// The outbox. Clones share it.
+/// The outbox; clones share the same state.
 #[derive(Clone)]
 pub struct Outbox {
     pub(super) context: Arc<Context>,
@@ -130,7 +131,7 @@ impl Outbox {
         self.look.notify_one();
     }
 
-    /// Returns whether a webhook's deliveries also include its secret.
+    /// Returns whether a webhook's deliveries also include the webhook's secret.
     #[must_use]
     pub fn sends_plain_secret(&self, webhook: &Webhook) -> bool {
         webhook.secret.is_some()

@@ -1,5 +1,6 @@
-//! The receivers of an organization's deliveries, with their circuits. They are read from the index
-//! of deliveries and the circuits on the disk, up to a limit; the send loop is not involved.
+//! The receivers of an organization's deliveries, with their circuits. The receivers are read from
+//! the index of deliveries and the circuits on the disk, up to a limit; the send loop is not
+//! involved.
 
 use std::collections::BTreeMap;
 

@@ -52,8 +52,8 @@ impl Outbox {
             let prefix = rows::status_rows(organization, status);
             let older = prefix.clone().time_newest_first(cutoff).raw(&[u8::MAX; 17]);
             loop {
-                // The lock is held for one batch: a redelivery finds either the complete delivery
-                // or nothing.
+                // The lock is held while one batch is deleted, so that a redelivery finds either
+                // the complete delivery or nothing.
                 let one_at_a_time = self.context.taking_up.lock().await;
                 let after = Some(older.clone());
                 let page = Page { after, ..Page::of(prefix.clone(), BATCH_MAX) };

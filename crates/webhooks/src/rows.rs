@@ -111,7 +111,7 @@ pub(super) fn status_rows(organization: OrganizationId, status: Status) -> Key {
     of_status(organization, status).raw(&[1])
 }
 
-/// Returns the key of the counter for these rows.
+/// Returns the key of the counter for the rows of [`status_rows`].
 #[must_use]
 pub(super) fn status_count(organization: OrganizationId, status: Status) -> Key {
     of_status(organization, status).raw(&[0])
@@ -209,9 +209,11 @@ pub(super) fn moment_and_ids(key: &Key) -> Option<(Timestamp, OrganizationId, Ex
     ))
 }
 
-/// Adds a delivery to the commit of its completion: the contents, and a row in the due index.
+/// Adds a delivery to the commit of its execution's completion: the contents, and a row in the due
+/// index.
 ///
-/// If the body is in a payload file, the caller must claim it (`Store::claim`) in the same commit.
+/// If the body is in a payload file, the caller must claim the file (`Store::claim`) in the same
+/// commit.
 ///
 /// # Errors
 /// [`storage::Error`] if a record cannot be serialized.
@@ -265,7 +267,7 @@ pub(super) fn make_due(commit: &mut Commit, delivery: &Delivery) -> Result<(), s
     Ok(())
 }
 
-/// Loads a stored delivery; returns `None` if it does not exist.
+/// Loads a stored delivery; returns `None` if the delivery does not exist.
 ///
 /// # Errors
 /// [`Error::Store`] if the disk cannot be read or a record is damaged.

@@ -1,4 +1,4 @@
-//! The outbox's loop: receives new deliveries in memory, finds due ones on the disk, starts
+//! The outbox's loop: receives new deliveries in memory, finds due deliveries on the disk, starts
 //! attempts as the dispatcher allows, and runs one disk job at a time.
 //!
 //! The loop never blocks on the disk or on a receiver: attempts run in their own tasks, and a disk
@@ -26,7 +26,8 @@ use orrery_domain::time::Timestamp;
 use orrery_runtime::{self as runtime, Tasks};
 use orrery_storage::Key;
 
-/// Maximum number of deliveries waiting to be parked; any others stay in the due index for now.
+/// Maximum number of deliveries waiting to be parked; any other deliveries stay in the due index
+/// for now.
 const PARKING_MAX: usize = 1024;
 /// Maximum time between checks of the clock, because clocks can be set and machines can sleep.
 const RESCAN_INTERVAL: Duration = Duration::from_secs(1);
@@ -77,8 +78,8 @@ pub(super) struct SendLoop {
     /// The earliest due time among the rows that were not yet due at the last scan.
     next_due: Option<Timestamp>,
     sweep: Sweep,
-    /// Selects whether the scan, the refill or the sweep goes first, so that none of them starves
-    /// the others.
+    /// Selects whether the scan, the refill or the sweep goes first, so that none of the three
+    /// starves the others.
     turn: u8,
     /// No job starts before this time.
     pause: Option<Instant>,
@@ -209,7 +210,7 @@ impl SendLoop {
         }
     }
 
-    /// Frees the receiver's slot; the outcome is not on the disk yet.
+    /// Frees the receiver's slot before the outcome is on the disk.
     fn answered(&mut self, item: &Item, health: Health) {
         let now = self.context.clock.steady();
         let parked = self.dispatcher.answered(item, health, now);
@@ -274,7 +275,8 @@ impl SendLoop {
         Health::Unknown
     }
 
-    /// Queues a test delivery for its receiver. Refuses it where a normal delivery would be parked.
+    /// Queues a test delivery for its receiver. If a normal delivery would be parked, refuses the
+    /// test delivery.
     fn start_test(&mut self, job: test_delivery::Job) {
         match self.dispatcher.offer(job.item()) {
             Admission::Queued => drop(self.tests.insert(job.delivery.row(), job)),

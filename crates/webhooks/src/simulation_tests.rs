@@ -182,7 +182,7 @@ impl Fixture {
         load(&self.store, self.organization, execution).await.unwrap().unwrap()
     }
 
-    /// Waits until `holds` returns true; checks it whenever the outbox has changed.
+    /// Waits until `holds` returns true; calls `holds` whenever the outbox has changed.
     pub(super) async fn until(&self, what: &str, mut holds: impl AsyncFnMut() -> bool) {
         let mut figures = self.outbox.metrics();
         let waiting = async {
@@ -531,7 +531,7 @@ async fn delivery_behind_open_circuit_expires() {
         }
         count
     };
-    // All deliveries expire except the one sent as a probe.
+    // All deliveries expire except the delivery that is sent as a probe.
     fixture.until("given up", async || given_up().await >= parked - 1).await;
     fixture.check_standings().await;
 }
@@ -611,7 +611,7 @@ async fn delivery_retention_removes_only_old_finished_deliveries() {
 #[tokio::test]
 async fn delivery_with_stale_row_or_lost_payload_is_cleaned_up() {
     let fixture = Fixture::new(Options::default());
-    // The payload counts as lost because its folder exists but its file does not.
+    // The payload counts as lost, because the payload's folder exists but its file does not.
     std::fs::create_dir_all(fixture.folder.path().join("payloads/00")).unwrap();
     let lost: Payload = serde_json::from_str(
         r#"{"file":{"id":"0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e","bytes":9,"crc32":1}}"#,
@@ -619,7 +619,7 @@ async fn delivery_with_stale_row_or_lost_payload_is_cleaned_up() {
     .unwrap();
     let mut delivery = fixture.delivery("http://a.example/", None);
     delivery.body = lost;
-    // A leftover row, whose delivery is deleted, and a malformed row.
+    // The due index has a leftover row, whose delivery is deleted, and a malformed row.
     let mut commit = Commit::new();
     enqueue(&mut commit, &fixture.delivery("http://a.example/", None)).unwrap();
     let gone = fixture.delivery("http://a.example/", None);

@@ -12,7 +12,7 @@ use super::dispatcher::Item;
 use super::rows::RowIndex;
 use orrery_domain::delivery::{self, Attempt, Delivery};
 
-/// Maximum number of test deliveries queued for the loop; any others are refused.
+/// Maximum number of test deliveries queued for the loop; further test deliveries are refused.
 pub(super) const INBOX_MAX: usize = 64;
 
 /// A requested test delivery. Dropping it refuses the request.

@@ -1,5 +1,5 @@
-//! The outbox's interface to the network. It is a trait, so that tests can script receivers that
-//! refuse, hang or send any response.
+//! The outbox's interface to the network. The interface is a trait, so that tests can script
+//! receivers that refuse, hang or send any response.
 //!
 //! A transport never retries and never follows a redirect: only the outbox retries.
 
@@ -24,8 +24,8 @@ pub struct Response {
     pub body: Bytes,
 }
 
-/// The reason why there is no response, as a message for the webhook's owner. It does not reveal
-/// why a connection failed.
+/// The reason why there is no response, as a message for the webhook's owner. The message does not
+/// reveal why a connection failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
     /// The receiver sent no complete response.

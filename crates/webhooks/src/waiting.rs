@@ -1,5 +1,5 @@
-//! Counts the waiting deliveries by reason, from the indexes on the disk, up to a limit. A backlog
-//! of a million deliveries therefore costs no more to count than a few thousand.
+//! Counts the waiting deliveries by reason, from the indexes on the disk, up to a limit. Counting a
+//! backlog of a million deliveries therefore costs no more than counting a few thousand.
 
 use super::outbox::Outbox;
 use super::{Error, rows};

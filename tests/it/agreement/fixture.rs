@@ -1,4 +1,4 @@
-//! A service with one resource of each kind, and requests about them.
+//! A service with one resource of each kind, and requests about these resources.
 
 use hyper::Method;
 use orrery_api::Role;

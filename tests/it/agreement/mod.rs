@@ -1,5 +1,5 @@
 //! Requests and their published schemas agree: for each operation with a JSON body, values around
-//! every limit of the schema are sent to the service, which accepts exactly the valid ones.
+//! every limit of the schema are sent to the service, which accepts exactly the valid values.
 //!
 //! [`probes`] derives the values from the OpenAPI document. The document's own schema determines
 //! whether a body is valid, so the test finds limits that only the service checks as well as limits

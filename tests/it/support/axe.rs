@@ -1,5 +1,5 @@
 //! axe-core, an accessibility checker for the page in a browser. The tests download it from npm's
-//! registry to the build folder; it is not part of the repository.
+//! registry to the build folder; the checker is not part of the repository.
 
 use std::path::Path;
 use std::process::Command;

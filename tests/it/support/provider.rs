@@ -1,6 +1,6 @@
-//! A model server controlled by the request path: it echoes the input, fails, charges, or delays
-//! its answer until the test releases it. It also detects clients that disconnect before their
-//! answer.
+//! A model server controlled by the request path. The server echoes the input, fails, charges, or
+//! delays its answer until the test releases the answer. The server also detects clients that
+//! disconnect before their answer.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};

@@ -1,5 +1,5 @@
-//! A visible element of a page. It is located again at each use, because rendering may replace
-//! elements, even between locating and using one.
+//! A visible element of a page. The element is located again at each use, because rendering may
+//! replace elements, even between locating and using one.
 
 use fantoccini::elements::Element;
 use fantoccini::error::{CmdError, ErrorStatus};

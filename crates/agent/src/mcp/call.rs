@@ -1,5 +1,6 @@
 //! Starts a tool call, follows its progress and returns its result. The execution of a call in
-//! flight during a shutdown resumes after the next start, but its client gets no response.
+//! flight during a shutdown resumes after the next start, but the client gets no response to the
+//! call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,7 +58,7 @@ pub struct Call {
     /// Follows the events of a prediction.
     follower: Option<Follower>,
     seen: u64,
-    /// The numbers of started and finished workflow steps in the last report.
+    /// The numbers of started and finished workflow steps in the last progress report.
     steps: (usize, usize),
     /// The number of notifications sent.
     sent: u32,

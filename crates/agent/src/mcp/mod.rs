@@ -4,7 +4,8 @@
 //! The server is stateless: it handles each message independently, and the only state between
 //! messages is the set of running calls. The message types come from the `rmcp` crate; `api::mcp`
 //! handles HTTP. A call is a prediction or a workflow execution of the caller's organization,
-//! within the organization's limits. It is cancelled if its client cancels it or disconnects.
+//! within the organization's limits. If the client cancels the call or disconnects, the execution
+//! is cancelled.
 //!
 //! | file | purpose |
 //! |---|---|

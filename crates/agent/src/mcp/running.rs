@@ -1,6 +1,6 @@
 //! The running calls, indexed by API key and request id. A client cancels a call by the request id
-//! that it chose: because the server is stateless, there is no other id. The calls are held only in
-//! memory.
+//! that the client chose: because the server is stateless, a call has no other id. The calls are
+//! held only in memory.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ use orrery_domain::ids::{ExecutionId, KeyId};
 /// The key and the client's request id.
 type Name = (KeyId, String);
 
-/// The running calls. The number of requests in flight bounds their number.
+/// The running calls. There are never more running calls than requests in flight.
 #[derive(Debug, Clone, Default)]
 pub struct Running(Arc<Mutex<HashMap<Name, Vec<ExecutionId>>>>);
 
@@ -31,8 +31,8 @@ impl Running {
         Place { running: self.clone(), key, execution }
     }
 
-    /// Returns the call with this key and id. Returns `None` if two clients of one key use the same
-    /// id, because cancelling the wrong call would be worse than cancelling none.
+    /// Returns the call with this key and request id. Returns `None` if two clients of one key use
+    /// the same id, because cancelling the wrong call would be worse than cancelling none.
     pub fn find(&self, key: KeyId, request: &str) -> Option<ExecutionId> {
         let calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match calls.get(&(key, request.to_owned()))?.as_slice() {

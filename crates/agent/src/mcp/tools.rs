@@ -1,8 +1,8 @@
 //! The MCP tools: one for each catalog model and each active workflow of the organization.
 //!
 //! A name consists of a prefix and the slug, and has 1 to 64 characters of `A-Za-z0-9_-`, which
-//! every client accepts. A slug that does not fit is shortened, and part of its digest is appended,
-//! so that each tool has a unique and stable name.
+//! every client accepts. A slug that does not fit is shortened, and part of the slug's digest is
+//! appended, so that each tool has a unique and stable name.
 
 use std::sync::Arc;
 
@@ -233,7 +233,7 @@ async fn tool_of_workflow(inner: &Inner, workflow: &Workflow) -> Result<Tool, en
         Some(version) => match inner.workflows.compiled(version.revision).await {
             Ok(compiled) => Some(compiled),
             Err(workflows::Error::Storage(error)) if !error.is_final() => return Err(error.into()),
-            // Calling the tool reports this error.
+            // The list still includes the tool; a call to the tool returns the error.
             Err(_) => None,
         },
         None => None,

@@ -1,5 +1,6 @@
-//! A connection to one MCP server: opens it, lists the server's tools and calls them. Dropping a
-//! connection closes it and stops the server's program, if the connection started one.
+//! A connection to one MCP server: opens the connection, lists the server's tools and calls them.
+//! Dropping a connection closes it and stops the server's program, if the connection started a
+//! program.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -37,7 +38,7 @@ use orrery_schema::Schema;
 
 /// Maximum bytes of one response from a server.
 pub(super) const ANSWER_MAX: usize = 1024 * 1024;
-/// Maximum number of tools per server, and maximum pages of their list.
+/// Maximum number of tools per server, and maximum number of pages in the list of tools.
 const TOOLS_MAX: usize = 64;
 const PAGES_MAX: usize = 16;
 /// Maximum characters of a tool's own name and of its description, and maximum bytes of its schema.
@@ -106,7 +107,7 @@ pub(super) struct Connection {
     _process: Option<Process>,
 }
 
-/// The client that a server connects to: it sends its name, receives progress, and supports no
+/// The client end of a connection: sends the client's name, receives progress, and supports no
 /// requests from the server.
 #[derive(Debug, Clone)]
 struct Handler {
@@ -337,8 +338,8 @@ fn unopened(error: &ClientInitializeError) -> String {
     error.to_string()
 }
 
-/// Reads a tool from its name, description and schema; invalid optional fields are ignored. The
-/// tool's name for the model is set later.
+/// Reads a tool from the server's list: name, description and schema. Invalid optional fields are
+/// ignored. The tool's name for the model is set later.
 ///
 /// # Errors
 /// The reason for omitting the tool.
@@ -365,7 +366,8 @@ fn read(listed: &Value, server: &str) -> Result<ServerTool, String> {
     Ok(ServerTool { name: String::new(), own_name, description, schema })
 }
 
-/// Returns a valid schema with the properties of an invalid one: their names and descriptions.
+/// Returns a valid schema that contains the names and descriptions of an invalid schema's
+/// properties.
 fn simplified(schema: &Value) -> Value {
     let properties = schema.get("properties").and_then(Value::as_object).into_iter().flatten();
     let properties: Map<String, Value> = properties
@@ -390,8 +392,8 @@ pub(super) struct Call<'a> {
     pub heard: watch::Sender<Option<Report>>,
 }
 
-/// Calls a tool, and returns its result or the server's error. The outer error is the reason why
-/// the server returned neither.
+/// Calls a tool, and returns the tool's result or the server's error. If the server returns
+/// neither, returns the reason as the outer error.
 pub(super) async fn call(
     line: Line,
     call: Call<'_>,

@@ -1,7 +1,7 @@
-//! The HTTP transport to a server. It uses the service's own client, with the egress guard and
-//! limits. A response is read until the result has arrived; meanwhile, the transport replies to the
-//! server's requests. It ignores all notifications except progress reports and announcements of
-//! changed tools.
+//! The HTTP transport to a server. The transport uses the service's own client, with the egress
+//! guard and limits. A response is read until the result has arrived; meanwhile, the transport
+//! replies to the server's requests. The transport ignores all notifications except progress
+//! reports and announcements of changed tools.
 
 use std::collections::HashMap;
 use std::sync::Arc;

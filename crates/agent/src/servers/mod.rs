@@ -1,10 +1,10 @@
 //! Model Context Protocol servers that provide additional tools to the agent: over HTTP through the
 //! egress guard, or as programs in the sandbox of `command` models.
 //!
-//! A connection is opened when the agent first needs it, and stays open. If a server is down, only
-//! that server's tools are unavailable, and the connection is retried after a delay. The number and
-//! size of tools, the size of results and the duration of calls are limited. The service does not
-//! know what these tools do, so all of them count as tools with effects.
+//! A connection is opened when the agent first needs the server, and stays open. If a server is
+//! down, only that server's tools are unavailable, and the connection is retried after a delay. The
+//! number and size of tools, the size of results and the duration of calls are limited. The effects
+//! of these tools are unknown, so all of them count as tools with effects.
 
 mod connection;
 mod http;
@@ -264,7 +264,7 @@ fn refusal(error: &ErrorData) -> Called {
     Called::Said(format!("error: {}", error.message))
 }
 
-/// Converts a result to text for the model: its text and links; images and audio are only
+/// Converts a result to text for the model. Text and links are copied; images and audio are only
 /// mentioned.
 fn text_of(result: &CallToolResult) -> String {
     let mut parts: Vec<String> = Vec::new();

@@ -279,7 +279,7 @@ impl Use<'_> {
         };
         self.begin(vec![event]).await?;
         let execution = self.run.execution();
-        // `begin` has committed the step.
+        // The step exists, because `begin` has committed it.
         let place = self.run.steps().len().saturating_sub(1);
         let call = execution.trace().call(&execution.exchange_step_key(place));
         let input =

@@ -1,4 +1,4 @@
-//! The tools offered to the model. They use the same layers of the service as clients do.
+//! The tools offered to the model. The tools use the same layers of the service as clients do.
 //!
 //! Read-only tools run with every behavior, tools with effects only with behavior `agent`. Before a
 //! tool creates anything, the id of the new object is committed. After a crash, the tool looks the
@@ -36,7 +36,8 @@ const CUT: &str = "… (cut)";
 struct Tool {
     name: &'static str,
     description: &'static str,
-    /// The input fields of the tool: name, type, whether the field is required, description.
+    /// The input fields of the tool: each field's name, its type, whether it is required, and its
+    /// description.
     fields: &'static [(&'static str, &'static str, bool, &'static str)],
     has_effects: bool,
 }
@@ -293,8 +294,8 @@ impl Use<'_> {
         self.run.execution().organization
     }
 
-    /// Commits the start of the tool, with the ids of the objects that it will create, unless this
-    /// is already committed.
+    /// Commits the start of the tool call, with the ids of the objects that the tool will create,
+    /// unless the start is already committed.
     async fn begin(&mut self, events: Vec<Value>) -> Result<(), engine::Error> {
         if self.run.steps().last().is_some_and(|step| !step.status.is_final()) {
             return Ok(());

@@ -18,8 +18,8 @@ use orrery_domain::ids::ExecutionId;
 use orrery_engine as engine;
 use orrery_engine::query::progress::{EndedStep, Progress};
 
-/// Maximum number of events of one tool call, and maximum bytes of all its events, because the
-/// events are stored in a step, whose size must stay small.
+/// Maximum number of events of one tool call, and maximum bytes of all these events. The events are
+/// limited because they are stored in a step, whose size must stay small.
 const EVENTS_MAX: usize = 128;
 const BYTES_MAX: usize = 48 * 1024;
 /// Maximum bytes of an output in an event.
@@ -74,7 +74,7 @@ impl Use<'_> {
         self.renew().await
     }
 
-    /// Calls a tool of an MCP server. Its progress reports become events, at a limited rate.
+    /// Calls a tool of an MCP server. The tool's progress reports become events, at a limited rate.
     pub(super) async fn call_and_report(
         &mut self,
         name: &str,

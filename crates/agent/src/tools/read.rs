@@ -194,7 +194,7 @@ impl Use<'_> {
     }
 }
 
-/// Converts a workflow error that the model has not caused.
+/// Converts a workflow error that is not the model's fault to an engine error.
 pub(crate) fn unreadable(error: workflows::Error) -> engine::Error {
     if let workflows::Error::Storage(error) = error {
         return error.into();

@@ -36,7 +36,7 @@ pub(super) fn of(route: &Route, schemas: &mut Schemas) -> Value {
     operation
 }
 
-/// Returns the security schemes of a route. Any one of them is sufficient.
+/// Returns the security schemes of a route. Any one of the schemes is sufficient.
 pub(super) const fn schemes(access: Access) -> &'static [&'static str] {
     match access {
         Access::Public | Access::Local => &[],

@@ -233,7 +233,7 @@ fn name_object(schema: &mut Value) {
     }
 }
 
-/// Returns whether the schema of an object permits arbitrary fields and names none.
+/// Returns whether the schema of an object permits arbitrary fields and names no field.
 fn is_free(schema: &Map<String, Value>) -> bool {
     let is_open = schema.get("additionalProperties").is_none_or(|more| *more == true);
     is_open && !schema.contains_key("properties") && !schema.contains_key("title")

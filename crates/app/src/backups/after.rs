@@ -2,9 +2,9 @@
 //! location.
 //!
 //! The program gets the path in its environment, a time limit, and only a few of the service's own
-//! environment variables. Its output is discarded, except for the end of its standard error. A
-//! failure is logged, counted, and recorded in the data folder for `orrery doctor`; the next
-//! success removes the record.
+//! environment variables. The program's output is discarded, except for the end of its standard
+//! error. A failure is logged, counted, and recorded in the data folder for `orrery doctor`; the
+//! next success removes the record.
 
 use std::fs;
 use std::io;

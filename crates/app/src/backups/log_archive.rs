@@ -28,8 +28,8 @@ const EARLY_BYTES: u64 = 64 * 1024 * 1024;
 /// Archives the log until shutdown.
 pub(super) async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
     let Some(every) = config.backup.log else {
-        // Otherwise, a chain from before the restart would keep the log from being deleted,
-        // although nothing archives it.
+        // Otherwise, a chain from before the restart would prevent the deletion of the log,
+        // although no task archives the log.
         services.store.stop_archiving(None);
         note_given_up(&services, None);
         return;

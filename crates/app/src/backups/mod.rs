@@ -1,5 +1,5 @@
 //! Scheduled backups: one every `backup.every` in `backup.folder`. The newest `backup.keep` backups
-//! are retained, and so is all log archived since the oldest of them.
+//! are retained, and so is all log archived since the oldest retained backup.
 //!
 //! A backup gets its final name only when it is complete and on disk. A failed backup is logged and
 //! retried at the next interval, and existing backups are not pruned.

@@ -14,8 +14,8 @@ use orrery_domain::time::Timestamp;
 
 /// The age at which a backup is late, in backup intervals.
 const LATE: u32 = 2;
-/// A backup of at most this size is verified completely, if this machine can decrypt it. Of a
-/// larger backup, only the first and the last `PART` bytes are read.
+/// A backup of at most this size is verified completely, if this machine can decrypt it. If a
+/// backup is larger, only its first and last `PART` bytes are read.
 const WHOLE_MAX: u64 = 64 * 1024 * 1024;
 const PART: u64 = 8 * 1024 * 1024;
 
@@ -42,7 +42,7 @@ pub(super) fn encryption(config: &config::Backup) -> Option<Finding> {
     config.every.map(|_| Finding::good("backup", "on a schedule, encrypted"))
 }
 
-/// Returns a finding on the age of the newest backup, with a warning if it is late.
+/// Returns a finding on the age of the newest backup, with a warning if the backup is late.
 pub(super) fn age(config: &config::Backup, now: Timestamp) -> Finding {
     let late = |detail: String| {
         Finding::warning("backups", detail).mended_by("orrery backup FILE; journalctl -u orrery")
@@ -76,7 +76,7 @@ fn modified(path: &Path) -> Option<Duration> {
 }
 
 impl Read {
-    /// Reads the newest backup, unless it was read before.
+    /// Reads the newest backup, unless that backup was read before.
     pub(super) fn newest(&self, config: &config::Backup) -> Option<Finding> {
         let path = backups::newest(&config.folder)?;
         let bytes = fs::metadata(&path).ok()?.len();

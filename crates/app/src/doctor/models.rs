@@ -80,8 +80,8 @@ pub fn check(file: &Path) -> Result<catalog::Checked, Vec<String>> {
 }
 
 /// Warns about settings that name models which do not exist or do not support chat. If an upstream
-/// is configured, no name is reported, because the upstream may have any model. Models with an
-/// invalid manifest are reported by another check.
+/// is configured, no name is reported, because the upstream may provide the named models. Models
+/// with an invalid manifest are reported by another check.
 pub(super) fn unknown_names(config: &Config) -> Vec<Finding> {
     if config.router.upstream_url.is_some() {
         return Vec::new();

@@ -73,7 +73,7 @@ fn by_acme(config: &Acme, now: Timestamp) -> Vec<Finding> {
              {served}, and orders again at {next}",
             options.directory
         );
-        // The service starts and works without the certificate.
+        // This is only a warning, because the service starts and works without the certificate.
         found.push(Finding::warning("tls", detail).mended_by(match is_refusal {
             true => "forward port 443 of each name to this service; then orrery reload",
             false => "make the directory reachable for this machine; then orrery reload",

@@ -44,8 +44,8 @@ const ASKED_AT_ONCE_MAX: usize = 16;
 /// Maximum bytes of prompts that one request sends concurrently: a large state reduces the number
 /// of concurrent questions.
 const PROMPT_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Number of copies of a prompt in memory while it is sent: its text, its JSON, and the HTTP
-/// request.
+/// Number of copies of a prompt in memory while the prompt is sent: its text, its JSON, and the
+/// HTTP request.
 const PROMPT_COPIES: usize = 3;
 /// Time limit of a request.
 const TIME_MAX: Duration = Duration::from_secs(600);
@@ -122,7 +122,7 @@ impl Decisions {
     }
 
     /// Answers the questions of a request. `lease` reserves memory in addition to the request body;
-    /// `asked` holds the execution metadata that the request sets.
+    /// `asked` is the execution metadata that the request sets.
     ///
     /// # Errors
     /// [`Error`]; only [`Error::Failed`] is recorded.
@@ -166,7 +166,7 @@ impl Decisions {
     }
 }
 
-/// Estimates the tokens of all prompts, and returns them with the number of model calls.
+/// Returns an estimate of the tokens of all prompts, and the number of model calls.
 fn expected(model: &BoundModel, request: &Request) -> (u64, u64) {
     if model.can_score() {
         return (local::prompt_tokens(&request.state, &request.questions), 1);
@@ -219,7 +219,7 @@ impl Session {
             // The client has disconnected.
             (Ok(()), None, None) => return,
         };
-        // A disconnected client needs no answer.
+        // The send fails if the client has disconnected and needs no answer.
         let _unsent = reply.send(result);
     }
 
@@ -422,7 +422,7 @@ async fn vote_all(
     Ok(votes.iter().map(|votes| of_votes(votes)).collect())
 }
 
-/// Returns the failure of one question, with a message that names it.
+/// Returns the failure of one question, with a message that names the question.
 pub(super) fn failed(question: &Question, failure: Failure) -> Failed {
     let name = &question.name;
     let message = format!("the question '{name}' could not be answered: {}", failure.message);

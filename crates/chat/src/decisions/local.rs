@@ -78,7 +78,7 @@ pub(super) async fn score_all(
     Ok(found.enumerate().collect())
 }
 
-/// Adds to a failure the name of the question that the process reports, if it reports one.
+/// Adds the name of the failed question to a failure, if the process reports that question.
 fn named(questions: &[Question], failure: Failure) -> Failed {
     let place = failure.said.param.as_deref().and_then(|param| {
         let place = param.strip_prefix("questions[")?.strip_suffix(']')?;

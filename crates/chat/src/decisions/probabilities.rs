@@ -13,7 +13,7 @@ const LOGPROB_MIN: f64 = -50.0;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Token {
     pub text: String,
-    /// The natural logarithm of its probability.
+    /// The natural logarithm of the token's probability.
     pub logprob: f64,
 }
 

@@ -1,7 +1,7 @@
 //! Builds the prompts for a question: first the state, which all questions of a request share, then
 //! the question with its options, each labelled with one letter.
 //!
-//! The state is data in the user message. It never becomes part of the instructions.
+//! The state is data in the user message. The state never becomes part of the instructions.
 
 use std::fmt::Write as _;
 

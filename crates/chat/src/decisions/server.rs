@@ -1,5 +1,6 @@
-//! A scorer that uses a model's server: it uses the probabilities of the next token (`logprobs`) if
-//! the server returns them. Otherwise, it collects votes, which the model returns as JSON.
+//! A scorer that uses a model's server. If the server returns the probabilities of the next token
+//! (`logprobs`), the scorer uses these probabilities. Otherwise, the scorer collects votes, which
+//! the model returns as JSON.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -31,7 +32,7 @@ pub struct Used {
     pub cost: Usd,
 }
 
-/// A scorer for the state of one request; clones share its usage.
+/// A scorer for the state of one request; clones share the usage.
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) model: BoundModel,

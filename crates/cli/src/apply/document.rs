@@ -29,7 +29,7 @@ pub(super) struct Wanted {
     pub(super) webhook_endpoints: BTreeMap<String, Map<String, Value>>,
 }
 
-/// The value of a secret. It is never printed.
+/// The value of a secret, which is never printed.
 pub(super) struct Secret(pub(super) String);
 
 impl std::fmt::Debug for Secret {

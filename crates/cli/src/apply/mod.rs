@@ -1,9 +1,10 @@
 //! `orrery apply`: applies a declarative file of organizations and their resources, for version
 //! control.
 //!
-//! It reads the current state from the service, prints the differences, and sends only those, so a
-//! second run changes nothing. Resources that are not in the file are left unchanged. The file
-//! contains the source of each secret, never its value, and no value is printed.
+//! The command reads the current state from the service, prints the differences, and sends only the
+//! differences, so a second run changes nothing. Resources that are not in the file are left
+//! unchanged. The file contains the source of each secret, never its value, and no value is
+//! printed.
 
 mod document;
 mod resources;

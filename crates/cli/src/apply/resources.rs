@@ -28,7 +28,7 @@ const SCHEDULES: &str = "/api/base/v1/schedules";
 pub(super) struct Planner<'a> {
     admin: &'a Admin,
     organization: &'a str,
-    /// Whether the organization exists. If it does not, nothing is fetched.
+    /// Whether the organization exists. For a missing organization, nothing is fetched.
     exists: bool,
     pub(super) steps: Vec<Step>,
 }

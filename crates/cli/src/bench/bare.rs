@@ -1,5 +1,5 @@
 //! Baselines without the service: hashing on one core, loopback requests, and disk flushes. The
-//! service's results are compared with them.
+//! service's results are compared with these measurements.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -1,6 +1,6 @@
 //! `orrery bench`: benchmarks this machine. Results are comparable across machines. The command
-//! starts a private service in a temporary folder and deletes the folder at the end. It does not
-//! touch the operator's service and data.
+//! starts a private service in a temporary folder and deletes the folder at the end. The benchmark
+//! does not touch the operator's service and data.
 
 mod bare;
 mod figure;

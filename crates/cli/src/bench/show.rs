@@ -102,7 +102,7 @@ fn width_of_names<'f>(figures: impl Iterator<Item = &'f Figure>) -> usize {
 }
 
 /// Draws the rates per second as bars on a logarithmic scale, so that the service's rates can be
-/// compared with those of the disk and of loopback requests.
+/// compared with the rates of the disk and of loopback requests.
 fn rates(figures: &[Figure]) -> String {
     let mut rates: Vec<&Figure> = figures
         .iter()

@@ -18,9 +18,10 @@ use orrery_telemetry::exposition::samples;
 const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// The fraction of a burst's duration during which executions are triggered. The rest of the time
-/// is for completing them.
+/// is for completing the executions.
 const TRIGGERING: f64 = 0.4;
-/// The input of every create. It gives each execution a record of about 400 bytes.
+/// The input of every create request. With this input, each execution has a record of about 400
+/// bytes.
 const TEXT: &str = "A quiet harbour at dusk, two boats, soft light, and a heron on the pier.";
 /// Number of tokens to generate, and number of prompt characters to read, in one round.
 const WRITTEN: u32 = 64;

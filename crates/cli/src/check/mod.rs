@@ -1,8 +1,8 @@
 //! `orrery check`: finds all problems that would prevent the service from running well, before it
 //! starts.
 //!
-//! The check is read-only: it creates no folders, keys or certificates. It reports all errors at
-//! once.
+//! The check is read-only: it creates no folders, keys or certificates. The check reports all
+//! errors at once.
 
 pub(super) mod ports;
 
@@ -50,7 +50,7 @@ pub(super) async fn run(asked: Check, file: Option<&Path>) -> anyhow::Result<Exi
     let source = &Source { file: place::file_or_found(file), flags };
     let output = Output::new(asked.shape.json);
     let (config, findings) = configuration(source);
-    // The check uses the permissions of the service's user, not those of root.
+    // The check uses the permissions of the service's user, not root's permissions.
     let mut findings = match Owner::of(&config.data_dir) {
         None => looked_at(&config, findings),
         Some(owner) => {

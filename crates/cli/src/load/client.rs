@@ -121,7 +121,7 @@ impl Answer {
     }
 }
 
-/// A response whose retained part is in the buffer.
+/// A response. The retained part of its body is in the buffer.
 struct Read {
     status: u16,
     /// The length of the head.

@@ -1,6 +1,6 @@
 //! The load generator: a client that sends requests repeatedly, and a server that stands in for
-//! models and webhook receivers. It is used by `orrery bench` and the programs in `benches/`, never
-//! by the service.
+//! models and webhook receivers. `orrery bench` and the programs in `benches/` use this module; the
+//! service never does.
 //!
 //! Client and server parse only the lengths of messages, so that they use little of the CPU time
 //! that they share with the service under test.

@@ -73,8 +73,8 @@ impl Requests {
     }
 }
 
-/// A stand-in for models and webhook receivers on a loopback port: it responds immediately and
-/// counts its responses. Dropping it stops the server.
+/// A stand-in for models and webhook receivers on a loopback port. The server responds immediately
+/// and counts its responses. Dropping it stops the server.
 #[derive(Debug)]
 pub struct StandIn {
     address: SocketAddr,

@@ -1,5 +1,5 @@
-//! The page about a host, generated from its OpenAPI document: its operations by tag, and the types
-//! of their bodies.
+//! The page about a host, generated from the host's OpenAPI document: the operations by tag, and
+//! the types of their bodies.
 
 use std::collections::BTreeMap;
 
@@ -177,7 +177,7 @@ fn with_required(words: String, is_required: bool) -> String {
     if is_required { format!("{words}; required") } else { words }
 }
 
-/// Returns a text of the document with `<` escaped, so that it is not HTML.
+/// Returns a text of the document with `<` escaped, so that the text is not read as HTML.
 fn prose(text: &str) -> String {
     outside_code(text, &escape)
 }

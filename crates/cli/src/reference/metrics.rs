@@ -43,8 +43,8 @@ impl Recorder for Descriptions {
     }
 }
 
-/// Returns the process metrics. They have no descriptions in `telemetry`, so they are parsed from
-/// rendered metrics.
+/// Returns the process metrics. These metrics have no descriptions in `telemetry`, so they are
+/// parsed from rendered metrics.
 fn of_process() -> Vec<[String; 4]> {
     let text = telemetry::process_metrics();
     let help = text.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' '));

@@ -1,5 +1,6 @@
-//! Generates the pages of `docs/reference/` from the code. A test compares them with the files.
-//! After a change, `INSTA_UPDATE=always cargo test -p orrery-cli reference` updates the files.
+//! Generates the pages of `docs/reference/` from the code. A test compares the generated pages with
+//! the files. After a change, `INSTA_UPDATE=always cargo test -p orrery-cli reference` updates the
+//! files.
 
 mod commands;
 mod errors;

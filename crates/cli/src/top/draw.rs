@@ -334,7 +334,7 @@ fn webhooks_tile(figures: &Figures, theme: Theme) -> Tile {
     }
 }
 
-/// Returns how long the oldest due delivery has waited, if it is at least one second.
+/// Returns how long the oldest due delivery has waited, if the wait is at least one second.
 fn lag(seconds: f64, theme: Theme) -> Option<(&'static str, String, Style)> {
     (seconds >= 1.0).then(|| ("lag", time(seconds), theme.warning()))
 }

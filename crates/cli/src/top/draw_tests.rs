@@ -40,7 +40,8 @@ fn lanes(done: u64) -> Vec<Lane> {
     ]
 }
 
-/// Returns the activity of a service after this many seconds. Its counters grow over time.
+/// Returns the activity of a service after this many seconds. The counters of the activity grow
+/// over time.
 fn activity(second: u32) -> Activity {
     let done = u64::from(second) * 100;
     let host = |host: &str, share| Host {

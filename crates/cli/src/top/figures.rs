@@ -189,8 +189,8 @@ impl History {
         self.readings.push_back(Reading { at, activity });
     }
 
-    /// Returns the oldest sample that was taken at most `seconds` before the latest one; if there
-    /// is none, the sample before the latest.
+    /// Returns the oldest sample that was taken at most `seconds` before the latest sample. If
+    /// there is no such sample, returns the sample before the latest.
     fn back(&self, seconds: f64) -> Option<&Reading> {
         let last = self.readings.back()?;
         let before = self.readings.iter().rev().skip(1);

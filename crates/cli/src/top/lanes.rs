@@ -22,8 +22,8 @@ const NAME_MIN_WIDE: usize = 26;
 const NAME_MAX: usize = 48;
 const GAP: usize = 1;
 
-/// A column of the lanes: its heading and its width. If a column does not fit, it is dropped
-/// together with all less important columns.
+/// A column of the lanes: its heading and its width. A column that does not fit is dropped together
+/// with all less important columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Column {
     Running,

@@ -1,6 +1,7 @@
-//! `orrery top`: live activity of the running service. It polls the control socket once per second
-//! with a timeout, holds the last minute in memory, and draws it. The command is read-only. If the
-//! service becomes unreachable, the command retries until the service responds again.
+//! `orrery top`: live activity of the running service. The command polls the control socket once
+//! per second with a timeout, keeps the last minute of activity in memory, and draws that minute.
+//! The command is read-only. If the service becomes unreachable, the command retries until the
+//! service responds again.
 
 mod draw;
 mod figures;
@@ -90,8 +91,8 @@ async fn live(every: Duration, config: &Config) -> anyhow::Result<()> {
     let theme = Theme { has_colour: output::in_colour(&std::io::stdout()) };
     let mut state = State::new(place);
     let mut signals = Signals::new().context("signals cannot be caught")?;
-    let opened =
-        Screen::open().context("the terminal cannot be used; `orrery top --once` needs none");
+    let opened = Screen::open()
+        .context("the terminal cannot be used; `orrery top --once` needs no terminal");
     let (mut screen, mut events) = opened?;
     let clock = Clock::system();
     let begun = runtime::monotonic_now();

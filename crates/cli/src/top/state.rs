@@ -164,7 +164,7 @@ impl State {
         let leaves = match key.code {
             KeyCode::Char('c' | 'd') if is_control => true,
             KeyCode::Char('q' | 'Q') => true,
-            // Esc closes the help if it is open.
+            // Esc closes the help if the help is open.
             KeyCode::Esc => !self.shows_help,
             _ => false,
         };

@@ -191,7 +191,7 @@ fn confirm(data: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Performs the steps that are not done yet. In a dry run, only prints them.
+/// Performs the steps that are not done yet. In a dry run, only prints these steps.
 fn perform(steps: &[Step], dry_run: bool) -> anyhow::Result<()> {
     if !dry_run {
         ensure!(geteuid().is_root(), "this changes the system: use sudo");
@@ -209,7 +209,8 @@ fn perform(steps: &[Step], dry_run: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the configuration of the installed service, or of a new service if none is installed.
+/// Returns the configuration of the installed service, or of a new service if no service is
+/// installed.
 fn configuration() -> anyhow::Result<Config> {
     let path = Path::new(CONFIGURATION);
     if path.exists() { super::configuration(Some(path)) } else { Ok(Config::for_installed()) }

@@ -36,7 +36,7 @@ pub(super) struct File {
     pub content: String,
     /// Whether an existing file is left unchanged.
     pub is_kept: bool,
-    /// Whether the file's group is that of the service.
+    /// Whether the file belongs to the service's group.
     pub is_of_group: bool,
 }
 

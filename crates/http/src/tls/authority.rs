@@ -34,8 +34,9 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Lifetime of the authority's certificate.
 const AUTHORITY_LIFE: Duration = DAY.saturating_mul(20 * 365);
 /// Remaining lifetime at which the authority's certificate is reissued: longer than the lifetime of
-/// a listeners' certificate, so that the authority's certificate outlives each of them, and long
-/// enough to distribute the new certificate to clients while the old one is valid.
+/// a listeners' certificate, so that the authority's certificate outlives each listeners'
+/// certificate, and long enough to distribute the new certificate to clients while the old one is
+/// valid.
 const AUTHORITY_OVERLAP: Duration = DAY.saturating_mul(2 * 365);
 /// Lifetime of a listeners' certificate: Apple's systems reject certificates valid for more than
 /// 825 days, or for more than 398 days if they regard the authority as public.
@@ -119,8 +120,8 @@ pub(super) fn all_names(more: &[String]) -> Result<Names, Error> {
     Ok(Names { asked: names, machine: canonical(&machine_name()) })
 }
 
-/// Returns the certificate in the folder if it fits; otherwise issues a new one, from a new
-/// authority if there is none.
+/// Returns the certificate in the folder if it fits; otherwise issues a new certificate, from a new
+/// authority if there is no authority.
 pub(super) fn provide(folder: &Folder, names: &Names, now: Timestamp) -> Result<Pair, Error> {
     let now = now.max(EARLIEST);
     make(&folder.path)?;
@@ -178,8 +179,8 @@ fn misfit(
     Ok((!is_issued).then_some("the authority changed"))
 }
 
-/// Returns the authority's certificate. Creates it if it is missing, about to expire, has no
-/// constraints, or does not permit a name.
+/// Returns the authority's certificate. Creates a new certificate if the existing certificate is
+/// missing, is about to expire, has no constraints, or does not permit a name.
 fn authority(
     folder: &Folder,
     names: &Names,
@@ -243,7 +244,7 @@ fn outdated(
     }))
 }
 
-/// Writes an authority with the existing key, or with a new key if there is none.
+/// Writes an authority with the existing key, or with a new key if there is no key.
 fn make_authority(
     folder: &Folder,
     names: &Names,
@@ -294,8 +295,8 @@ fn issue(
     params.not_before = asn1(before(now, CLOCK_SKEW))?.to_datetime();
     params.not_after = asn1(now.plus(LIFE))?.to_datetime();
     let issued = params.signed_by(&key, &issuer)?;
-    // If the process is killed between the two writes, the pair does not match: the next start
-    // recreates it.
+    // If the process is killed between the two writes, the pair does not match, and the next start
+    // recreates the pair.
     write(&folder.key, key.serialize_pem().as_bytes(), KEY_MODE)?;
     write(&folder.certificate, issued.pem().as_bytes(), CERTIFICATE_MODE)
 }
@@ -370,7 +371,7 @@ pub(super) fn machine_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Creates the folder, or makes an existing one private.
+/// Creates the folder, or makes an existing folder private.
 pub(super) fn make(folder: &Path) -> Result<(), Error> {
     let make = || {
         DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder)?;

@@ -11,8 +11,8 @@ use rcgen::{CidrSubnet, GeneralSubtree, NameConstraints};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 
-/// Returns constraints that permit these names. They always include an IPv4 address, an IPv6
-/// address and a host name, so that no kind of name is unconstrained.
+/// Returns constraints that permit these names. The constraints always include an IPv4 address, an
+/// IPv6 address and a host name, so that no kind of name is unconstrained.
 pub(super) fn permitting(names: &BTreeSet<String>) -> NameConstraints {
     let subtree = |name: &String| match name.parse::<IpAddr>() {
         Ok(IpAddr::V4(address)) => {

@@ -1,10 +1,10 @@
 //! TLS for the listeners: the box's own certificate, the operator's files, or a certificate from
 //! ACME, reloaded while connections are served.
 //!
-//! A certificate that cannot be served never replaces a working one: a broken file is logged, and
-//! the previous certificate stays in use. An expired certificate is still served, with a log line,
-//! because only the clients can decide whether to accept it. Other modules decide which listeners
-//! are encrypted.
+//! A certificate that cannot be served never replaces a working certificate: a broken file is
+//! logged, and the previous certificate stays in use. An expired certificate is still served, with
+//! a log line, because only the clients can decide whether to accept it. Other modules decide which
+//! listeners are encrypted.
 
 pub mod acme;
 mod authority;
@@ -38,7 +38,7 @@ pub use pair::{Concern, Summary};
 
 /// Interval of the checks for changed files and due renewals.
 const POLL_EVERY: Duration = Duration::from_secs(1);
-/// Protocols for ALPN (RFC 7301), the preferred one first.
+/// Protocols for ALPN (RFC 7301), the preferred protocol first.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 /// The reason why a certificate cannot be served. Messages name the file, but never show the
@@ -55,7 +55,7 @@ pub enum Error {
     Pem { path: PathBuf },
     #[error(
         "{} holds no certificate: expected PEM with -----BEGIN CERTIFICATE-----, the server's own \
-         certificate first, followed by those of its authorities",
+         certificate first, followed by the certificates of its authorities",
         path.display()
     )]
     NoCertificate { path: PathBuf },
@@ -76,7 +76,7 @@ pub enum Error {
     )]
     Key { path: PathBuf, reason: String },
     #[error(
-        "the private key in {} is not that of the first certificate in {}: use a key and a \
+        "the private key in {} does not belong to the first certificate in {}: use a key and a \
          certificate that were issued together, and put the server's own certificate first",
         key.display(), certificate.display()
     )]
@@ -121,8 +121,8 @@ pub fn machine_name() -> String {
     authority::machine_name()
 }
 
-/// The listeners' certificate. Clones share one state: a reload applies to all of them, from the
-/// next handshake on.
+/// The listeners' certificate. Clones share the same state: a reload applies to all clones, from
+/// the next handshake on.
 #[derive(Clone)]
 pub struct Certificates {
     shared: Arc<Shared>,
@@ -174,8 +174,8 @@ struct Looked {
     concerns: Vec<Concern>,
 }
 
-/// Identifies a version of a file. It includes the inode's change time, because a copy may preserve
-/// an old modification time.
+/// Identifies a version of a file. The stamp includes the inode's change time, because a copy may
+/// preserve an old modification time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Stamp {
     file: (u64, u64),
@@ -197,8 +197,8 @@ impl Stamp {
     }
 }
 
-/// Checks a certificate and its key before they are served: whether they match, their names, their
-/// validity, and anything that clients may reject.
+/// Checks a certificate and its key before they are served: whether the two match, the
+/// certificate's names and validity, and anything that clients may reject.
 ///
 /// # Errors
 /// [`Error`] if they cannot be served.
@@ -209,17 +209,18 @@ pub fn inspect(certificate: &Path, key: &Path, now: Timestamp) -> Result<Summary
 /// Reads the certificates of authorities from a PEM file.
 ///
 /// # Errors
-/// [`Error`] if the file has none.
+/// [`Error`] if the file has no certificate.
 pub fn authorities(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
     pair::chain(path)
 }
 
 impl Certificates {
-    /// Returns a certificate from this box's own authority. Both are stored in `dir/tls` and
-    /// created if missing. It is valid for `localhost`, 127.0.0.1, ::1, this machine's host name,
-    /// and `names` (host names, including wildcards such as `*.box.lan`, and IP addresses). The
-    /// authority's name constraints permit these names and no others: until the authority expires,
-    /// clients need a new authority certificate only when a name is added to `names`.
+    /// Returns a certificate from this box's own authority. The certificate and the authority are
+    /// stored in `dir/tls` and created if missing. The certificate is valid for `localhost`,
+    /// 127.0.0.1, ::1, this machine's host name, and `names` (host names, including wildcards such
+    /// as `*.box.lan`, and IP addresses). The authority's name constraints permit only these names:
+    /// until the authority expires, clients need a new authority certificate only when a name is
+    /// added to `names`.
     ///
     /// Reads and writes files; only one process at a time may use a `dir`.
     ///
@@ -235,7 +236,7 @@ impl Certificates {
     /// Reads the operator's certificate chain and private key from PEM files.
     ///
     /// # Errors
-    /// [`Error`] if they cannot be served.
+    /// [`Error`] if the files cannot be served.
     pub fn files(certificate: &Path, key: &Path) -> Result<Self, Error> {
         let pair = pair::read(certificate, key)?;
         let certificate = certificate.to_path_buf();
@@ -271,8 +272,8 @@ impl Certificates {
         let certified = ArcSwap::new(Arc::clone(&pair.certified));
         let current = Arc::new(Current { certified, challenges });
         let acceptor = TlsAcceptor::from(Arc::new(server_config(&current, &protocols)?));
-        // Without stamps, the first check reads the files again, so it cannot miss a change made
-        // before the check.
+        // Without stamps, the first check reads the files again, so the first check cannot miss an
+        // earlier change.
         let looked = Looked { stamps: [None, None], pair, failure: None, concerns: Vec::new() };
         let shared = Shared { source, current, acceptor, looked: Mutex::new(looked) };
         Ok(Self { shared: Arc::new(shared) })
@@ -309,9 +310,9 @@ impl Certificates {
         self.refresh(&mut self.looked(), now)
     }
 
-    /// Until the service stops: reloads when a file has changed, when a self-signed certificate is
-    /// due, and after a failed reload; logs concerns about the certificate; orders ACME
-    /// certificates when they are due. Calls `changed` with each new certificate.
+    /// Runs until the service stops. Reloads when a file has changed, when a self-signed
+    /// certificate is due, and after a failed reload; logs concerns about the certificate; orders
+    /// ACME certificates when they are due. Calls `changed` with each new certificate.
     pub fn watch(
         &self,
         tasks: &Tasks,

@@ -26,7 +26,7 @@ use orrery_runtime::regular_file;
 /// The largest certificate or key file, in bytes.
 const BYTES_MAX: u64 = 1024 * 1024;
 /// A certificate is about to expire when at most 1/`LAST_PART` of its lifetime is left. Automated
-/// renewal happens earlier, whatever the lifetime.
+/// renewal happens earlier, regardless of the lifetime.
 const LAST_PART: i64 = 10;
 /// Permission bits that expose a secret file: any access by others, and write access by the group.
 const OPEN_MODE: u32 = 0o027;
@@ -64,7 +64,7 @@ pub enum Concern {
 }
 
 impl Concern {
-    /// Returns whether clients reject the certificate because of this concern; if they do not, the
+    /// Returns whether clients reject the certificate because of this concern; otherwise, the
     /// certificate still works.
     #[must_use]
     pub const fn is_refused(self) -> bool {
@@ -186,7 +186,7 @@ pub(super) fn parse<'a>(
 /// Returns the contents of a certificate or key file.
 pub(super) fn bytes_of(path: &Path) -> Result<Vec<u8>, Error> {
     let no_file = || Error::NotAFile { path: path.to_path_buf(), most: BYTES_MAX };
-    // Checked before opening, because opening a named pipe would block.
+    // The file type is checked before opening, because opening a named pipe would block.
     if !metadata(path)?.is_file() {
         return Err(no_file());
     }

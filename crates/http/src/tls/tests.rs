@@ -278,7 +278,7 @@ async fn certificate_is_kept_while_valid_and_reissued_otherwise() {
         let before = read(&dir, "server.pem");
         let server = made(&dir, &names, now).unwrap();
         assert_eq!(read(&dir, "server.pem") == before, is_kept, "{names:?} at {now}");
-        // An added name needs a reissued authority; a removed one does not.
+        // An added name requires a reissued authority; a removed name does not.
         let is_added = names.contains(&"shed.lan");
         assert_eq!(read(&dir, "ca.pem") == authority, !is_added, "{names:?} at {now}");
         authority = read(&dir, "ca.pem");
@@ -337,7 +337,7 @@ async fn certificate_of_other_ca_is_reissued() {
     let own_key = || KeyPair::from_pem(&fs::read_to_string(&key).unwrap()).unwrap();
     let own_name = authority::authority_name(&own_key());
     let other_name = rcgen::DistinguishedName::new();
-    // An authority with the same name but another key, and one with the same key but another name.
+    // Authorities with the same name but another key, and with the same key but another name.
     for (name, signer) in [(own_name, KeyPair::generate().unwrap()), (other_name, own_key())] {
         let before = (fs::read(authority).unwrap(), fs::read(&key).unwrap(), served(&server));
         let mut params = CertificateParams::default();
@@ -584,7 +584,7 @@ fn tls_errors_name_file_and_remedy() {
     let other_key = |files: &Files| {
         fs::write(&files.key, KeyPair::generate().unwrap().serialize_pem()).unwrap();
     };
-    check(&other_key, "site.key", "is not that of the first certificate");
+    check(&other_key, "site.key", "does not belong to the first certificate");
     // A chain in the wrong order.
     let other_first = |files: &Files| {
         let own = fs::read_to_string(&files.certificate).unwrap();
@@ -602,7 +602,7 @@ fn tls_unwritable_folder_is_named_in_error() {
     assert!(error.contains(&dir.path().join("tls").display().to_string()), "{error}");
 }
 
-/// Writes an authority that uses the folder's key, with these constraints or none.
+/// Writes an authority that uses the folder's key, with these constraints or without constraints.
 fn write_authority(dir: &TempDir, permitted: Option<&[&str]>) {
     let key = dir.path().join("tls/ca.key");
     let key = KeyPair::from_pem(&fs::read_to_string(key).unwrap()).unwrap();
@@ -668,7 +668,7 @@ async fn ca_without_constraints_is_upgraded_for_existing_clients() {
     let written = read(&dir, "ca.pem");
     made(&dir, &["box.lan"], NOW).unwrap();
     assert_eq!(read(&dir, "ca.pem"), written, "it is written once");
-    // A foreign authority, or one whose key is stored elsewhere, is left unchanged.
+    // A foreign authority, or an authority whose key is stored elsewhere, is left unchanged.
     write_authority(&dir, None);
     let bare = read(&dir, "ca.pem");
     fs::rename(dir.path().join("tls/ca.key"), dir.path().join("away")).unwrap();
@@ -689,8 +689,8 @@ async fn certificate_omits_machine_name_not_permitted_by_ca() {
         inspect(&dir.path().join("tls/server.pem"), &dir.path().join("tls/server.key"), NOW);
     assert_eq!(names.unwrap().names, permitted);
     Client::trusting(server.ca_path().unwrap(), NOW).connect(&server, "box.lan").await.unwrap();
-    // A configured name justifies reissuing the authority, although clients with the previous one
-    // then reject the box.
+    // A configured name justifies reissuing the authority, although clients with the previous
+    // authority then reject the box.
     let given = dir.path().join("given-to-a-client.pem");
     fs::copy(server.ca_path().unwrap(), &given).unwrap();
     let server = made(&dir, &["box.lan", "shed.lan"], NOW).unwrap();

@@ -1,8 +1,8 @@
 //! Admin keys, which administer the box over HTTP and belong to no organization.
 //!
-//! They are created, hashed, listed and deleted like API keys, and stored in the same index, with
-//! an owner ID that no organization can have. A different prefix ensures that a key of one kind is
-//! never looked up as the other kind; the record's owner is checked as well.
+//! Admin keys are created, hashed, listed and deleted like API keys, and stored in the same index,
+//! with an owner ID that no organization can have. A different prefix ensures that an admin key is
+//! never looked up as an API key, or vice versa; the record's owner is checked as well.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use orrery_storage::commit::Expect;
 use orrery_storage::record::decode;
 use orrery_storage::{self as storage, Commit};
 
-/// The prefix of every admin key. It has the same length as the prefix of API keys.
+/// The prefix of every admin key, which has the same length as the prefix of API keys.
 pub const ADMIN_KEY_PREFIX: &str = "sma_";
 
 /// The reason for refusing a key.
@@ -23,7 +23,7 @@ pub const ADMIN_KEY_PREFIX: &str = "sma_";
 pub enum KeyFault {
     /// The string does not have the format of a key.
     Form,
-    /// It has the format of an admin key where an API key is expected, or vice versa.
+    /// The string has the format of an admin key where an API key is expected, or vice versa.
     OtherKind,
     Expired,
     Unknown,
@@ -96,7 +96,8 @@ impl Accounts {
         expires_at: Option<Timestamp>,
     ) -> Result<ApiKey, Error> {
         let accounts = self.clone();
-        // If the client disconnects, the cache must not keep the old expiry.
+        // The change completes even if the client disconnects: otherwise, the cache could keep the
+        // old expiry.
         let changing = async move { accounts.write_expiry(organization, id, expires_at).await };
         self.tasks.complete(changing).await.unwrap_or_else(|error| {
             Err(storage::Error::Unavailable { reason: error.to_string() }.into())

@@ -1,8 +1,8 @@
 //! The bootstrap key: an API key whose text the operator chooses, so that automation can use it
 //! before the first start.
 //!
-//! A store gets at most one such key. A row records that the key was created, so that it is not
-//! created again at startup after it was deleted.
+//! A store gets at most one bootstrap key. A row records that the key was created, so that a
+//! deleted key is not created again at the next startup.
 
 use super::{Accounts, Error, KEY_PREFIX, has_the_form_of_a_key, hash, hash_key};
 use orrery_domain::account::ApiKey;
@@ -19,7 +19,7 @@ const LENGTH_MAX: usize = 256;
 const DIFFERENT_MIN: usize = 8;
 const NAME: &str = "bootstrap key";
 
-/// The text of a valid bootstrap key. It is never printed.
+/// The text of a valid bootstrap key. The text is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BootstrapKey(String);
 
@@ -70,8 +70,8 @@ fn has_its_form(text: &str) -> bool {
 }
 
 impl Accounts {
-    /// Creates the bootstrap key. Returns `None` if this store has already had one, even if that
-    /// key has been deleted.
+    /// Creates the bootstrap key. Returns `None` if this store has already had a bootstrap key,
+    /// even if that key has been deleted.
     ///
     /// # Errors
     /// [`Error::NoOrganization`], [`Error::Storage`].

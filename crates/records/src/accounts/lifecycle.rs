@@ -11,7 +11,7 @@ use orrery_storage::commit::Expect;
 use orrery_storage::{self as storage, Commit, Key, Page, Table};
 
 impl Accounts {
-    /// Renames an organization. Does nothing if it already has this name.
+    /// Renames an organization. Does nothing if the organization already has this name.
     ///
     /// # Errors
     /// [`Error::InvalidName`], [`Error::Exists`], [`Error::NoOrganization`],
@@ -44,8 +44,8 @@ impl Accounts {
         Ok(organization)
     }
 
-    /// Deletes an organization: from then on, it cannot be reached by name, key or member. Its data
-    /// is erased later, see [`Accounts::deleted_organizations`].
+    /// Deletes an organization: from then on, no request can reach the organization by name, key or
+    /// member. The organization's data is erased later, see [`Accounts::deleted_organizations`].
     ///
     /// # Errors
     /// [`Error::NoOrganization`], [`Error::Storage`].
@@ -106,7 +106,7 @@ impl Accounts {
         self.erasing.notified().await;
     }
 
-    /// Removes the record of a deleted organization, after all of its data.
+    /// Removes the record of a deleted organization, after all of its data has been erased.
     ///
     /// # Errors
     /// [`Error::Storage`].

@@ -1,4 +1,5 @@
-//! Limits of organizations: stored in their records, and cached in memory for enforcement.
+//! Limits of organizations: stored in the organizations' records, and cached in memory for
+//! enforcement.
 
 use super::{Accounts, Error, organization_key};
 use orrery_domain::account::{Limits, Organization};
@@ -33,7 +34,8 @@ impl Accounts {
         change: impl FnOnce(Limits) -> Limits + Send + 'static,
     ) -> Result<Organization, Error> {
         let accounts = self.clone();
-        // Completes even if the client disconnects: otherwise, the cache could keep the old limits.
+        // The change completes even if the client disconnects: otherwise, the cache could keep the
+        // old limits.
         let changing = self.tasks.complete(async move { accounts.write_limits(id, change).await });
         changing.await.unwrap_or_else(|error| {
             Err(storage::Error::Unavailable { reason: error.to_string() }.into())

@@ -1,9 +1,9 @@
 //! Accounts: organizations and their API keys.
 //!
 //! A full key is contained only in the response to the request that creates it. The store has only
-//! its SHA-256, which is also the row's key, so that a lookup costs the same regardless of the
-//! number of keys. (A key has 160 random bits, so a slow hash would add no protection.) Keys in use
-//! are cached, so that most requests need no disk access.
+//! the SHA-256 of a key. The SHA-256 is also the row's key, so that a lookup costs the same
+//! regardless of the number of keys. (A key has 160 random bits, so a slow hash would add no
+//! protection.) Keys in use are cached, so that most requests need no disk access.
 
 mod admin_keys;
 mod bootstrap_key;
@@ -50,7 +50,7 @@ const DIGITS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
 const KEY_LENGTH: usize = KEY_PREFIX.len() + KEY_BYTES * 8 / 5;
 /// The number of characters of a key that are stored for display.
 const SHOWN: usize = KEY_PREFIX.len() + 4;
-/// Maximum number of cached keys. When it is reached, the cache is cleared.
+/// Maximum number of cached keys. When this number is reached, the cache is cleared.
 const CACHED_KEYS: usize = 10_000;
 /// How often a stream that was opened with a key checks that the key still exists.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
@@ -160,11 +160,11 @@ pub struct Accounts {
     cache: Arc<RwLock<Cache>>,
     /// Notified after every deletion, so that streams check their keys again.
     deleted: Arc<watch::Sender<()>>,
-    /// Deletions in progress. A shutdown does not wait for them: the store writes every commit that
-    /// it has received, and the cache is lost with the process anyway.
+    /// Deletions in progress. A shutdown does not wait for these deletions: the store writes every
+    /// commit that it has received, and the cache disappears with the process anyway.
     tasks: Tasks,
     recorder: Recorder,
-    /// The last uses of keys, as far as they have not been written yet.
+    /// The last uses of keys that have not been written yet.
     uses: Arc<usage::Pending>,
     /// The organizations' limits, for enforcement.
     limits: limits::Handle,
@@ -345,7 +345,7 @@ impl Accounts {
         }
     }
 
-    /// Adds a key to a commit, which fails if its organization does not exist.
+    /// Adds a key to a commit. The commit fails if the key's organization does not exist.
     fn put_key(&self, commit: &mut Commit, key: &ApiKey, full: &str) -> Result<(), Error> {
         let (owner, hash) = (key.organization, hash(full));
         if owner != box_owner() {
@@ -370,7 +370,7 @@ impl Accounts {
         found.iter().flatten().map(|bytes| Ok(decode(bytes)?)).collect()
     }
 
-    /// Returns one of an organization's keys by ID; `None` if it has been deleted.
+    /// Returns one of an organization's keys by ID; `None` if the key has been deleted.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -390,8 +390,8 @@ impl Accounts {
     /// [`Error::NoKey`], [`Error::Storage`].
     pub async fn delete_key(&self, organization: OrganizationId, id: KeyId) -> Result<(), Error> {
         let accounts = self.clone();
-        // Completes even if the client disconnects: otherwise, the cache could keep the deleted
-        // key.
+        // The deletion completes even if the client disconnects: otherwise, the cache could keep
+        // the deleted key.
         let deleting = self.tasks.complete(async move { accounts.delete(organization, id).await });
         deleting.await.unwrap_or_else(|error| {
             Err(storage::Error::Unavailable { reason: error.to_string() }.into())
@@ -441,7 +441,7 @@ impl Accounts {
                 let key = self.key(organization, id).await?;
                 let live = key.map(|key| Live { organization, expires_at: key.expires_at });
                 if live.is_none() && self.has_member(organization, id).await? {
-                    // Not cached, because the cache is not cleared when a member is removed.
+                    // A member is not cached, because removing a member does not clear the cache.
                     return Ok(Some(Live { organization, expires_at: None }));
                 }
                 let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);

@@ -16,13 +16,14 @@ use orrery_storage::commit::Expect;
 use orrery_storage::{self as storage, Commit, Key, Table};
 
 const MINUTE: i64 = 60_000_000;
-/// Maximum number of keys with unwritten uses. Beyond that, uses of other keys are not recorded
-/// until the next write.
+/// Maximum number of keys with unwritten uses. When this number is reached, uses of other keys are
+/// not recorded until the next write.
 const PENDING_MAX: usize = 100_000;
 /// Maximum number of rows in one commit.
 const BATCH_MAX: usize = 256;
 
-/// The minute in which a cached key was last recorded. Copies of the cached key share it.
+/// The minute in which a cached key's use was last recorded. Copies of the cached key share this
+/// value.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Minute(Arc<AtomicI64>);
 
@@ -30,8 +31,8 @@ impl Minute {
     /// Advances to the minute of `now`. Returns true once per minute.
     fn advance(&self, now: Timestamp) -> bool {
         let minute = now.micros() / MINUTE;
-        // Two threads may both see a new minute; the swap lets only one of them record it. If the
-        // clock is set back, that also counts as a new minute.
+        // Two threads may both see a new minute; the swap lets only one thread record it. A minute
+        // in the past, after the clock was set back, also counts as a new minute.
         self.0.load(Ordering::Relaxed) != minute && self.0.swap(minute, Ordering::Relaxed) != minute
     }
 }
@@ -51,7 +52,7 @@ impl Pending {
         }
     }
 
-    /// Restores uses that could not be written, except where a later use was recorded.
+    /// Restores uses that could not be written, except for keys with a later recorded use.
     fn put_back<'u>(&self, taken: impl Iterator<Item = &'u (Of, Timestamp)>) {
         let mut uses = self.lock();
         for (of, at) in taken {
@@ -162,7 +163,7 @@ mod tests {
             assert!(accounts.authenticate(&gone).await.unwrap().is_some());
         }
         assert_eq!(shown(&accounts).await, [None, None, None], "a request wrote");
-        // A key that is deleted in the meantime does not affect the others, and leaves no row.
+        // A key that is deleted in the meantime does not affect the other keys, and leaves no row.
         accounts.delete_key(organization.id, deleted.id).await.unwrap();
         accounts.write_uses().await.unwrap();
         let first = Some("2026-11-20T09:30:10.000Z".to_owned());

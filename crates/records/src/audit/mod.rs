@@ -1,5 +1,5 @@
-//! The audit log: the actor, origin, action, object and result of every audited operation. It is
-//! append-only: no code changes or deletes an entry.
+//! The audit log: the actor, origin, action, object and result of every audited operation. The log
+//! is append-only: no code changes or deletes an entry.
 //!
 //! For an action that changes the store, the entry is in the same commit, so that neither exists
 //! without the other. Refused actions get a separate entry. Failed authentications are counted in
@@ -33,7 +33,7 @@ const TEXT_MAX: usize = 300;
 const SEARCHED_MAX: u64 = 100_000;
 /// Number of entries read at a time.
 const PAGE: usize = 1000;
-/// The action of a restore. Its entry starts the new history after the restore.
+/// The action of a restore. The entry with this action starts the new history after the restore.
 pub const RESTORE: &str = "restore";
 
 /// The actor of an action, and the actor's origin.
@@ -50,8 +50,8 @@ impl Actor {
         Self { who: "service".to_owned(), from: "service".to_owned() }
     }
 
-    /// Returns the service itself as the actor, triggered by an event such as a change in a watched
-    /// folder.
+    /// Returns the service itself as the actor of an action that an event triggered, such as a
+    /// change in a watched folder.
     #[must_use]
     pub fn service_on(event: &str) -> Self {
         Self { who: "service".to_owned(), from: event.to_owned() }
@@ -156,8 +156,8 @@ impl Entry {
         self
     }
 
-    /// Returns the entry as shown to the operator and log shippers. `number` is its sequence
-    /// number, if the format includes it.
+    /// Returns the entry as shown to the operator and log shippers. `number` is the entry's
+    /// sequence number, if the format includes the number.
     #[must_use]
     pub fn show(&self, number: Option<u64>) -> Act {
         Act {
@@ -194,7 +194,7 @@ impl Recorder {
         Self { clock: self.clock.clone(), actor }
     }
 
-    /// Adds an action's entry to the commit that performs it.
+    /// Adds an action's entry to the commit that performs the action.
     ///
     /// # Errors
     /// As [`add`].
@@ -248,7 +248,7 @@ impl Filter {
     }
 }
 
-/// Failed authentications since the last entry about them.
+/// The failed authentications that no entry reports yet.
 #[derive(Debug, Default)]
 struct Denied {
     count: u64,
@@ -283,8 +283,8 @@ impl Audit {
     }
 
     /// Performs an action that makes no commit to which the entry could be added, and writes the
-    /// entry if the action succeeds. Both run in a task, so that they complete even if the caller
-    /// disconnects. Refusals must be recorded by the calling code.
+    /// entry if the action succeeds. The action and the write run in a task, so that both complete
+    /// even if the caller disconnects. Refusals must be recorded by the calling code.
     ///
     /// # Errors
     /// The action's error.
@@ -362,7 +362,7 @@ impl Audit {
         }
     }
 
-    /// Writes the counted failed authentications as one entry, if there are any.
+    /// Writes the counted failed authentications as one entry, if any were counted.
     ///
     /// # Errors
     /// [`storage::Error`]; the count is then retained.
@@ -445,7 +445,7 @@ impl Audit {
             let limit = usize::try_from(page).unwrap_or(PAGE);
             let found = self.store.list(&table(), behind.saturating_sub(page), limit).await?;
             // Offsets are counted from the newest entry, so an entry added in the meantime would
-            // have shifted them.
+            // have shifted the offsets.
             if found.total == total {
                 return found.rows.iter().rev().map(|row| decode(row)).collect();
             }

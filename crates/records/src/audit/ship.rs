@@ -1,7 +1,7 @@
 //! The audit log as a file of JSON lines for log shippers: `audit.jsonl`, rotated by size to
-//! `audit.jsonl.1` and so on. The authoritative log is in the store; the file is a copy, and is
-//! rebuilt from the store if it is missing. After a restore, the file continues with the entry
-//! about the restore, and still contains the lines from before the restore.
+//! `audit.jsonl.1` and so on. The authoritative log is in the store; the file is a copy, and a
+//! missing file is rebuilt from the store. After a restore, the file continues with the entry about
+//! the restore, and still contains the lines from before the restore.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -71,9 +71,9 @@ impl Shipper {
         }
     }
 
-    /// Returns the number of the next entry to write: the one after the last complete line, if that
-    /// line matches the store's entry. If the line does not match, the store has been restored, and
-    /// the file continues with the entry about the restore.
+    /// Returns the number of the next entry to write: the number after that of the last complete
+    /// line, if that line matches the store's entry. If the line does not match, the store has been
+    /// restored, and the file continues with the entry about the restore.
     async fn read_next(&self) -> io::Result<u64> {
         let Some((number, line)) = self.last_line()? else { return Ok(0) };
         let next = number.saturating_add(1);
@@ -176,10 +176,10 @@ mod tests {
         };
         for number in 0..6 {
             write(&number.to_string()).await;
-            // A new shipper each time, as after a restart of the service.
+            // Use a new shipper each time, as after a restart of the service.
             Shipper::new(audit.clone(), options.clone()).ship().await.unwrap();
             if number == 3 {
-                // As after a crash in the middle of writing a line.
+                // Simulate a crash in the middle of writing a line.
                 let path = options.folder.join(NAME);
                 let mut file = OpenOptions::new().append(true).open(path).unwrap();
                 file.write_all(b"{\"number\":99,").unwrap();
@@ -211,8 +211,8 @@ mod tests {
             let mode = rustix::fs::Mode::from_raw_mode(0o600);
             let kind = rustix::fs::FileType::Fifo;
             rustix::fs::mknodat(rustix::fs::CWD, &path, kind, mode, 0).unwrap();
-            // With a reader, even opening the pipe for writing does not block, so only its file
-            // type reveals the pipe.
+            // If a pipe has a reader, opening it for writing does not block, so only the file type
+            // shows that this is a pipe.
             let _reader = OpenOptions::new().read(true).write(true).open(&path).unwrap();
             let error = Shipper::new(audit.clone(), options).ship().await.unwrap_err().to_string();
             let expect = format!("{}: it is not a regular file", path.display());

@@ -1,5 +1,5 @@
-//! Artefacts: model outputs of the types image, audio, video and file. Their bytes are stored as
-//! files, and the output contains the files' URLs.
+//! Artefacts: model outputs of the types image, audio, video and file. The artefacts' bytes are
+//! stored as files, and the output contains the files' URLs.
 //!
 //! The bytes are given as `data:` URIs, or as `{"path": …}` with the path of a file in the run's
 //! own folder. Other values, such as external URLs, stay unchanged.
@@ -23,8 +23,8 @@ pub(super) const ARTEFACTS_MAX: usize = 100;
 #[derive(Debug, Clone, Copy)]
 pub struct Origin<'a> {
     pub organization: OrganizationId,
-    /// The key that started the execution. It signs the links to the execution's files, so the
-    /// links become invalid when the key does.
+    /// The key that started the execution. The links to the execution's files are signed for this
+    /// key, so the links become invalid when the key does.
     pub key: KeyId,
     pub execution: ExecutionId,
     /// A stable name for the attempt. If the attempt runs again, the files are replaced.

@@ -1,8 +1,8 @@
 //! Blobs: bytes on disk, named by their SHA-256, so that identical contents are stored only once.
 //!
-//! A blob is written to a temporary file, synced, and renamed: a file whose name is a digest is
-//! always complete. The module `files` tracks whether a blob is still referenced. All functions
-//! block.
+//! A blob is written to a temporary file, synced, and then renamed to its digest, so a file whose
+//! name is a digest is always complete. The module `files` tracks whether a blob is still
+//! referenced. All functions block.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
@@ -83,8 +83,9 @@ impl IncomingBlob {
 
     /// Moves the blob to its final path. The blob is durable when this function returns.
     ///
-    /// A blob with the same digest is replaced, even if it is intact. The time that an upload takes
-    /// therefore does not reveal whether another organization already has these bytes.
+    /// An existing blob with the same digest is replaced, even if that blob is intact. The time
+    /// that an upload takes therefore does not reveal whether another organization already has
+    /// these bytes.
     ///
     /// # Errors
     /// When the disk fails; the partial blob is then deleted.
@@ -165,7 +166,7 @@ impl BlobStore {
         Ok(incoming)
     }
 
-    /// Deletes a blob. Succeeds if it does not exist.
+    /// Deletes a blob. Succeeds if the blob does not exist.
     ///
     /// # Errors
     /// When the disk fails.

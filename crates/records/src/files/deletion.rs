@@ -1,7 +1,7 @@
 //! Deletion of files (on request and after their retention period) and of orphaned blobs.
 //!
-//! A deleted file leaves a tombstone for some time, so that a repeated deletion succeeds. Its blob
-//! is deleted together with the last file that references it.
+//! A deleted file leaves a tombstone for some time, so that a repeated deletion succeeds. A blob is
+//! deleted together with the last file that references the blob.
 
 use std::io;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use orrery_storage::{
 const TOMBSTONE_RETENTION: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Number of files deleted in one commit.
 const DELETION_BATCH: usize = 128;
-/// Pause between two such commits, so that other writers are not delayed.
+/// Pause between two deletion commits, so that other writers are not delayed.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Maximum number of blobs moved by one sweep. The sweep at the next start moves the rest.
 const SWEPT_MAX: usize = 100_000;
@@ -62,8 +62,9 @@ impl Files {
         BlobPin { files: self.clone() }
     }
 
-    /// Releases a pin. If it was the last one, deletes the orphaned blobs whose deletion was
-    /// deferred. If a pin is dropped without this call, the sweep at the next start deletes them.
+    /// Releases a pin. If it was the last pin, deletes the orphaned blobs whose deletion was
+    /// deferred. If a pin is dropped without this call, the sweep at the next start deletes these
+    /// blobs.
     ///
     /// # Errors
     /// [`Error::Disk`], [`Error::Storage`].
@@ -103,7 +104,8 @@ impl Files {
         self.shared.blobs.path(digest)
     }
 
-    /// Checks that a missing blob is really lost: the folder of blobs is present and not empty.
+    /// Checks that a missing blob is really lost, which requires that the folder of blobs is
+    /// present and not empty.
     ///
     /// # Errors
     /// When the folder is not in place, so that the state of its blobs is unknown.
@@ -148,8 +150,8 @@ impl Files {
         }
     }
 
-    /// Fails if the folder of blobs is missing although files reference it, for example because a
-    /// volume is not mounted.
+    /// Fails if the folder of blobs is missing although files reference blobs, for example because
+    /// a volume is not mounted.
     ///
     /// # Errors
     /// [`storage::Error::Folder`] with a suggested fix; [`Error::Storage`].
@@ -178,7 +180,7 @@ impl Files {
                 return Ok(store.get(&rows::tombstone(organization, id)).await?.is_some());
             }
             match self.commit_deletion(deletion).await {
-                // There was a concurrent change: the upload became a file, or it was deleted.
+                // There was a concurrent change: the upload became a file, or was deleted.
                 Err(Error::Storage(storage::Error::Conflict { .. })) => {}
                 deleted => return deleted.map(|()| true),
             }
@@ -339,7 +341,7 @@ impl Files {
         Ok(self.shared.store.has_any(rows::references(digest)).await?)
     }
 
-    /// Deletes a blob if no file references it; returns whether it was deleted.
+    /// Deletes a blob if no file references it; returns whether the blob was deleted.
     pub(super) async fn remove_unused(&self, digest: Digest) -> Result<bool, Error> {
         if self.deferred().defer(digest, &self.shared.store) {
             return Ok(false);

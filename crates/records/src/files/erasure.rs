@@ -5,8 +5,8 @@ use orrery_domain::ids::OrganizationId;
 use orrery_storage::Commit;
 
 impl Files {
-    /// Deletes an organization's files, pending uploads and tombstones. Bytes that also belong to
-    /// another organization's file stay.
+    /// Deletes an organization's files, pending uploads and tombstones. Blobs that another
+    /// organization's files also reference are not deleted.
     ///
     /// # Errors
     /// [`Error::Disk`], [`Error::Storage`]; some of the data may then be left.

@@ -31,9 +31,9 @@ pub struct Usage {
 }
 
 impl Files {
-    /// Lists up to `limit` files after `after`, only those with this `purpose` if there is one. The
-    /// cost depends on the number of listed files, of expired files between them that have not been
-    /// deleted yet, and of up to [`SCANNED_MAX`] files with another purpose.
+    /// Lists up to `limit` files after `after`. If `purpose` is given, lists only files with that
+    /// purpose. The cost depends on the number of listed files, of expired files between them that
+    /// have not been deleted yet, and of up to [`SCANNED_MAX`] files with another purpose.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -71,7 +71,7 @@ impl Files {
         Ok(Listed { files, more_after: None })
     }
 
-    /// Returns a pending upload; `None` if there is none.
+    /// Returns the pending upload with this ID; `None` if there is no such upload.
     ///
     /// # Errors
     /// [`Error::Storage`].

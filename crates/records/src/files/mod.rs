@@ -1,8 +1,8 @@
 //! Files: bytes that belong to an organization, each file with a URL.
 //!
-//! The bytes are durable under their digest before the row that references them is committed. Bytes
-//! without such a row were never acknowledged to a client; the sweep after a start removes them. A
-//! file never changes. This module is independent of HTTP and of models.
+//! The bytes are durable under their digest before the row that references the bytes is committed.
+//! Bytes without such a row were never acknowledged to a client; the sweep after a start removes
+//! such bytes. A file never changes. This module is independent of HTTP and of models.
 
 mod artefacts;
 mod blobs;
@@ -48,8 +48,8 @@ const READ_AGAIN: [Duration; 4] = [
 pub struct Options {
     /// Maximum size of a file, in bytes.
     pub max_bytes: u64,
-    /// Maximum total size of an organization's files, in bytes. An upload that would exceed it is
-    /// rejected.
+    /// Maximum total size of an organization's files, in bytes. An upload that would exceed this
+    /// size is rejected.
     pub quota_bytes: Option<u64>,
     /// Default for how long a file is kept.
     pub retention: Duration,
@@ -127,7 +127,7 @@ struct Shared {
     deferred: std::sync::Mutex<DeferredDeletions<Digest>>,
 }
 
-/// All files. Clones share them.
+/// All files; clones share the same state.
 #[derive(Clone)]
 pub struct Files {
     shared: Arc<Shared>,
@@ -293,8 +293,8 @@ impl Files {
         self.shared.signed_urls.render(organization, output)
     }
 
-    /// Reads the file behind one of the service's own URLs, up to `limit` bytes; `None` if the URL
-    /// is not one of these.
+    /// Reads the file behind one of the service's own URLs, up to `limit` bytes; `None` for any
+    /// other URL.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the file has been deleted, [`Error::TooLarge`], [`Error::Damaged`],
@@ -319,8 +319,8 @@ impl Files {
                 Ok(std::fs::read(path)?)
             });
             match (read.await, pauses.next()) {
-                // A run should not fail because file descriptors ran out for a moment or a volume
-                // was missing for a moment.
+                // A run should not fail because file descriptors ran out or a volume was missing
+                // for a moment.
                 (Err(Error::Disk(_)), Some(pause)) => tokio::time::sleep(pause).await,
                 (read, _) => return read.map(Some),
             }

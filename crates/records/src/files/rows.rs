@@ -11,8 +11,8 @@ pub(super) fn upload(organization: OrganizationId, id: FileId) -> Key {
     Key::table(Table::Upload).id(organization).id(id)
 }
 
-/// Returns the row of a deleted file's tombstone. Its value is the time at which the tombstone
-/// expires.
+/// Returns the row of a deleted file's tombstone. The row's value is the time at which the
+/// tombstone expires.
 pub(super) fn tombstone(organization: OrganizationId, id: FileId) -> Key {
     Key::table(Table::FileGone).id(organization).id(id)
 }
@@ -58,7 +58,8 @@ pub(super) fn add_upload(commit: &mut Commit, upload: &Upload) -> Result<(), sto
     Ok(())
 }
 
-/// Removes a pending upload. If several commits remove it concurrently, only the first succeeds.
+/// Removes a pending upload. If several commits remove the same upload concurrently, only the first
+/// succeeds.
 pub(super) fn remove_upload(commit: &mut Commit, upload: &Upload) {
     let Upload { organization, id, expires_at, .. } = *upload;
     commit.expect(Expect::Present(self::upload(organization, id)));

@@ -190,7 +190,7 @@ async fn blob_stays_when_client_disconnects_during_commit() {
     let kept = {
         let keeping = fixture.keep(json!("data:,abc"));
         tokio::pin!(keeping);
-        // Poll until the commit waits: the bytes are stored, but no row references them yet.
+        // Poll until the commit waits. The bytes are then stored, but no row references them yet.
         while fixture.blobs().is_empty() || store.stats().waiting == 0 {
             let _pending = futures_util::poll!(keeping.as_mut());
             tokio::task::yield_now().await;

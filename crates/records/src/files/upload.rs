@@ -1,7 +1,7 @@
 //! Uploads: bytes from clients, streamed to disk in blocks.
 //!
 //! An upload may be presigned first; its bytes must then match the declared size and hash. If an
-//! upload is interrupted, is too large or does not match, nothing of it is kept.
+//! upload is interrupted, is too large or does not match, none of its bytes are kept.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub struct Announced {
     /// The size in bytes.
     pub size: Option<u64>,
     pub sha256: Option<Digest>,
-    /// What the client wants to do with the file.
+    /// The client's purpose for the file.
     pub purpose: Option<String>,
     /// How long the file is kept; `None` for the default retention.
     pub keep: Option<Duration>,
@@ -42,7 +42,7 @@ pub enum Refusal {
     /// The organization's files would exceed `files.quota_bytes`.
     #[error("storage quota exceeded: {used} of {quota} bytes used")]
     OverQuota { quota: u64, used: u64 },
-    /// The organization's files would exceed its own limit.
+    /// The organization's files would exceed the organization's own limit.
     #[error("this organization is limited to {limit} bytes of files and has {used}")]
     OverLimit { limit: u64, used: u64 },
     /// Too many uploads are pending.
@@ -81,7 +81,7 @@ impl Files {
     /// Creates a pending upload.
     ///
     /// # Errors
-    /// [`Refusal`]; then nothing was created.
+    /// [`Refusal`]; in that case, nothing was created.
     pub async fn announce(
         &self,
         organization: OrganizationId,
@@ -176,10 +176,10 @@ impl Files {
 }
 
 impl Receiving {
-    /// Receives bytes. One block is written and hashed while the next one arrives.
+    /// Receives bytes. One block is written and hashed while the next block arrives.
     ///
     /// # Errors
-    /// [`Error::TooLarge`], [`Error::Disk`]; then the upload is lost.
+    /// [`Error::TooLarge`], [`Error::Disk`]; in either case, the upload is lost.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.block.extend_from_slice(bytes);
         if self.block.len() < BLOCK {
@@ -193,13 +193,13 @@ impl Receiving {
         Ok(())
     }
 
-    /// Turns the received bytes into a file, which replaces the pending upload if there was one.
-    /// When this function returns, the file is durable.
+    /// Turns the received bytes into a file. If the upload was presigned, the file replaces the
+    /// pending upload. When this function returns, the file is durable.
     ///
     /// # Errors
     /// [`Refusal::OverQuota`], [`Refusal::OverLimit`]; [`Refusal::Done`] if a concurrent upload
     /// finished first; [`Refusal::Failed`] with [`Error::Invalid`] if the bytes do not match the
-    /// declared size or hash. On error, nothing of the upload is kept.
+    /// declared size or hash. On error, none of the upload's bytes are kept.
     pub async fn finish(
         mut self,
         organization: OrganizationId,

@@ -1,5 +1,5 @@
-//! Open event streams. Their number is limited for each member, so that no member uses up the
-//! organization's streams.
+//! Open event streams. The number of streams is limited for each member, so that no member uses up
+//! the organization's streams.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,9 +38,9 @@ impl Followers {
 }
 
 impl Members {
-    /// Opens another stream for the member; returns `None` if the organization has too many. If the
-    /// member already has [`STREAMS_MAX`] streams, the new stream replaces the oldest one, because
-    /// people use the window that they opened last.
+    /// Opens another stream for the member; returns `None` if the organization has too many
+    /// streams. If the member already has [`STREAMS_MAX`] streams, the new stream replaces the
+    /// oldest one, because people use the window that they opened last.
     #[must_use]
     pub fn follow(&self, visit: &Visit) -> Option<StreamPlace> {
         let Member { organization, id: member, .. } = visit.member;
@@ -65,7 +65,7 @@ impl Members {
 }
 
 impl StreamPlace {
-    /// Resolves when one of the member's newer streams has replaced this one.
+    /// Resolves when one of the member's newer streams has replaced this stream.
     pub async fn replaced(&self) {
         self.replaced.notified().await;
     }

@@ -1,11 +1,11 @@
 //! Single-use links: for setting up an organization's dashboard, for joining an organization, and
 //! for setting a new password.
 //!
-//! The token is in the link's fragment, which browsers do not send: it reaches the service in the
-//! body of the request that uses it, and appears in no log. The store has only the token's hash. A
-//! link is valid for a day and can be used once; a newer link for the same purpose revokes it. The
-//! records of used links are kept until a day after their expiry, so that a person who opens such a
-//! link again sees why it is invalid.
+//! The token is in the link's fragment, which browsers do not send. The token reaches the service
+//! only in the body of the request that uses the link, so the token appears in no log. The store
+//! has only the token's hash. A link is valid for a day and can be used once; a newer link for the
+//! same purpose revokes it. The records of used links are kept until a day after their expiry, so
+//! that a person who opens a used link again sees why the link is invalid.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ impl Opened {
 
 impl Members {
     /// Creates the link for the organization's Owner: to set up the dashboard or, if there already
-    /// is an Owner, to set a new password. It revokes the previous link.
+    /// is an Owner, to set a new password. Revokes the previous link.
     ///
     /// # Errors
     /// [`Error::Storage`], [`Error::Randomness`].

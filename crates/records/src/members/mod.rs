@@ -1,10 +1,10 @@
-//! Members: the people who use the dashboard. This module handles how they join, log in and leave,
-//! and their permissions.
+//! Members: the people who use the dashboard. This module handles how members join, log in and
+//! leave, and the permissions of members.
 //!
 //! Each member belongs to one organization, and each organization has exactly one Owner. The
 //! permission 'Can manage API keys' only allows creating and deleting API keys; the Owner always
-//! has it. This module is independent of HTTP. It never deletes a key, because keys belong to the
-//! organization.
+//! has this permission. This module is independent of HTTP. This module never deletes a key,
+//! because keys belong to the organization.
 
 mod erasure;
 mod followers;
@@ -191,8 +191,8 @@ impl Members {
             return Err(Error::EmailTaken);
         }
         let password = self.passwords.hash(new.password).await?;
-        // The link is checked again, because it must still be valid after hashing, which takes a
-        // while.
+        // The link is checked again, because hashing takes a while and the link must still be valid
+        // afterward.
         let opened = self.opened(token, Some(kind)).await?;
         let role = if kind == LinkKind::Setup { MemberRole::Owner } else { MemberRole::Member };
         let member = Member {
@@ -241,7 +241,7 @@ impl Members {
         let key = rows::member(organization, member.ok_or(Error::LinkUnknown)?);
         let password = &self.passwords.hash(password).await?;
         let reset = |member: Option<Member>| async move {
-            // The link must still be valid after hashing, which takes a while.
+            // The link must still be valid after the password has been hashed, which takes a while.
             let opened = self.opened(token, Some(LinkKind::Reset)).await?;
             let member = member.ok_or(Error::LinkWithdrawn)?;
             let epoch = member.epoch.saturating_add(1);
@@ -258,8 +258,8 @@ impl Members {
         Ok((member, session))
     }
 
-    /// Changes a member's password, given the current one. All of the member's sessions end, and a
-    /// new session is opened. The returned string is the new session's token.
+    /// Changes a member's password, given the current password. All of the member's sessions end,
+    /// and a new session is opened. The returned string is the new session's token.
     ///
     /// # Errors
     /// [`Error::WrongPassword`], [`Error::TooManyAttempts`], [`Error::PasswordLength`],

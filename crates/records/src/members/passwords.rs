@@ -1,8 +1,8 @@
-//! Passwords: argon2id hashes, which are computed on blocking threads, only a few at a time.
+//! Passwords: argon2id hashes, which are computed on blocking threads, a few at a time.
 //!
 //! A hash takes 19 MiB and tens of milliseconds. The number of running and queued hashes is
 //! limited, so that a flood of attempts cannot exhaust memory or CPU. Each network has at most one
-//! check in the queue, so that a network with many attempts does not delay other networks.
+//! password check in the queue, so that a network with many attempts does not delay other networks.
 //! Passwords are never stored or logged.
 
 use std::collections::HashMap;
@@ -39,12 +39,12 @@ pub(super) struct Passwords {
     present: Arc<AtomicUsize>,
     /// One permit per network, for the only check that may be queued or running.
     turns: Arc<Mutex<HashMap<Network, Weak<Semaphore>>>>,
-    /// The hash of a random password. It is verified if the member does not exist, so that the
-    /// response takes the same time.
+    /// The hash of a random password. Attempts for a member who does not exist are verified against
+    /// this hash, so that the response takes the same time.
     dummy: Arc<OnceCell<String>>,
 }
 
-/// Counts a caller until it is dropped.
+/// Counts a caller until this value is dropped.
 struct Present(Arc<AtomicUsize>);
 
 impl Drop for Present {

@@ -82,7 +82,7 @@ pub(super) fn links_of(organization: OrganizationId, kind: LinkKind) -> Key {
 }
 
 /// Returns the row that contains the hash of an open link. An organization has one such row for its
-/// set-up, one for each member's password reset, and one for each invitation.
+/// set-up, one row for each member's password reset, and one row for each invitation.
 pub(super) fn link_of(link: &Link) -> Key {
     let place = links_of(link.organization, link.kind);
     match link.kind {

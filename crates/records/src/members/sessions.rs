@@ -14,7 +14,7 @@ use orrery_storage::commit::Expect;
 use orrery_storage::record::decode;
 use orrery_storage::{Change, Commit, Key, Page, Table};
 
-/// Maximum number of sessions of one member. When it is exceeded, the oldest sessions end.
+/// Maximum number of sessions of one member. When this number is exceeded, the oldest sessions end.
 const SESSIONS_MAX: usize = 32;
 /// Minimum interval between records of a session's use; shorter if the configured sessions are
 /// short.
@@ -33,7 +33,7 @@ pub struct Visit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
     Person,
-    /// The page itself. Its requests do not count as uses of the session.
+    /// The page itself. The page's own requests do not count as uses of the session.
     Page,
 }
 
@@ -127,7 +127,8 @@ impl Members {
         Ok(Change::Put(Member { last_seen_at: Some(now), ..stored }, commit))
     }
 
-    /// Returns the session of a token with its member; `None` if the token is not valid.
+    /// Returns the session that a token identifies, and the session's member; `None` if the token
+    /// is not valid.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -201,7 +202,7 @@ impl Members {
     /// removed records.
     ///
     /// # Errors
-    /// [`Error::Storage`]; the next call removes the remaining ones.
+    /// [`Error::Storage`]; the next call removes the remaining records.
     pub async fn sweep(&self) -> Result<usize, Error> {
         Ok(self.sweep_sessions().await? + self.sweep_links().await?)
     }

@@ -19,8 +19,8 @@ use orrery_runtime::monotonic_now;
 
 /// Number of attempts from one address before it has to wait.
 const FREE_OF_ADDRESS: u32 = 5;
-/// Number of attempts on one account, from all addresses, before each address has fewer free
-/// attempts.
+/// Number of attempts on one account, from all addresses, after which each address has fewer free
+/// attempts on that account.
 const FREE_OF_ACCOUNT: u32 = 50;
 /// Number of free attempts per address on an account that is under attack.
 const FREE_UNDER_ATTACK: u32 = 1;
@@ -69,7 +69,7 @@ impl<K: Hash + Eq> Counts<K> {
         self.0.get(key).filter(|count| now.duration_since(count.last) < FORGET_AFTER)
     }
 
-    /// Counts an attempt; returns the time of the previous one.
+    /// Counts an attempt; returns the time of the previous attempt.
     fn count(&mut self, key: K, now: Instant) -> Option<Instant> {
         if self.0.len() >= COUNTED_MAX && !self.0.contains_key(&key) {
             self.0.retain(|_, count| now.duration_since(count.last) < FORGET_AFTER);

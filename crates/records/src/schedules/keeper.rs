@@ -1,8 +1,8 @@
 //! The keeper: processes each schedule when its timer is due, and starts its work.
 //!
-//! Firings follow the machine's clock. If the clock jumps forward, the firings that it skipped
-//! happen late. If it jumps back, no schedule fires twice, and decisions made for more than a day
-//! ahead are discarded.
+//! Firings follow the machine's clock. If the clock jumps forward, the skipped firings happen late.
+//! If the clock jumps back, no schedule fires twice, and decisions made for more than a day ahead
+//! are discarded.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ impl Schedules {
     }
 
     /// Fires all due schedules, and returns the time until the next firing. A schedule that fails
-    /// does not affect the others; it is retried after a pause.
+    /// does not affect the others; the failed schedule is retried after a pause.
     pub(super) async fn fire_due(&self) -> Result<Duration, Error> {
         let mut pause = RECHECK_INTERVAL;
         let mut scan = self.store.scan(rows::timers());

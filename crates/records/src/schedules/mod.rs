@@ -7,7 +7,7 @@
 //!
 //! Whether a schedule fires depends only on its record (`domain::schedule`). The decision, the next
 //! timer and the started execution are one commit, which fails if the record has changed. After a
-//! crash, either all of them exist or none, so no firing is lost or happens twice.
+//! crash, either all three exist or none, so no firing is lost or happens twice.
 
 mod keeper;
 mod rows;
@@ -51,7 +51,7 @@ pub enum Error {
     Storage(#[from] storage::Error),
 }
 
-/// The schedules of a store. Clones share them.
+/// The schedules of a store; clones share the same state.
 #[derive(Clone)]
 pub struct Schedules {
     store: Store,
@@ -152,7 +152,7 @@ impl Schedules {
         Ok(changed)
     }
 
-    /// Deletes a schedule. Executions that it started continue.
+    /// Deletes a schedule. Executions that the schedule started continue.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Storage`].

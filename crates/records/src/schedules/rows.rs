@@ -26,7 +26,7 @@ pub(super) fn timers() -> Key {
     Key::table(Table::ScheduleDue)
 }
 
-/// Returns the row of a schedule's timer. Its value is the organization's ID.
+/// Returns the row of a schedule's timer. The row's value is the organization's ID.
 pub(super) fn timer(due: Timestamp, id: ScheduleId) -> Key {
     timers().time(due).id(id)
 }

@@ -248,7 +248,7 @@ async fn unreadable_schedule_does_not_stop_others_from_firing() {
     assert_eq!(schedules.store.get(&damaged).await.unwrap(), Some(b"?".to_vec()));
 }
 
-/// Sets the clock back from 12:30 on 1 June between two passes; returns the log of the second.
+/// Sets the clock back from 12:30 on 1 June between two passes; returns the log of the second pass.
 async fn log_after_clock_was_set_back(to: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let clock = Clock::scripted(moment("2026-06-01T12:30:00Z"));
@@ -265,7 +265,7 @@ async fn log_after_clock_was_set_back(to: &str) -> String {
     clock.set(moment(to));
     schedules.look(&mut clock_at).await;
     let text = log.text();
-    // The next pass does not report it again.
+    // The next pass does not report the change of the clock again.
     clock.advance(Duration::from_secs(5));
     schedules.look(&mut clock_at).await;
     assert_eq!(log.text(), text);

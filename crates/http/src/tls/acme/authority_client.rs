@@ -43,7 +43,7 @@ impl AuthorityClient {
         Ok(Self { client, retry_after: Arc::default() })
     }
 
-    /// Returns how long the authority asked to wait before the next attempt, if it did.
+    /// Returns the wait before the next attempt that the authority requested, if any.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         *self.retry_after.lock().unwrap_or_else(PoisonError::into_inner)
     }

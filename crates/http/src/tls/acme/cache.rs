@@ -41,7 +41,7 @@ pub struct Failure {
     pub next: Timestamp,
     /// Number of consecutive failures.
     pub attempts: u32,
-    /// Whether the authority answered; if not, it could not be reached.
+    /// Whether the authority answered; if false, the authority could not be reached.
     pub is_refusal: bool,
     /// The order's DNS names.
     pub domains: Vec<String>,
@@ -85,7 +85,7 @@ impl Cache {
         }
     }
 
-    /// Creates the folders, or makes existing ones private.
+    /// Creates the folders, or makes existing folders private.
     pub(super) fn make(&self) -> Result<(), Error> {
         authority::make(&self.root)?;
         authority::make(&self.folder)
@@ -96,15 +96,15 @@ impl Cache {
         pair::read(&self.certificate, &self.certificate)
     }
 
-    /// Writes an issued certificate next to the one being served, and checks whether it can be
-    /// served.
+    /// Writes an issued certificate next to the certificate that is being served, and checks
+    /// whether the issued certificate can be served.
     pub(super) fn try_certificate(&self, pem: &str) -> Result<Pair, Error> {
         self.make()?;
         authority::write(&self.new, pem.as_bytes(), KEY_MODE)?;
         pair::read(&self.new, &self.new)
     }
 
-    /// Replaces the certificate with the checked one, and removes the last failure.
+    /// Replaces the certificate with the checked certificate, and removes the last failure.
     pub(super) fn accept_certificate(&self) -> Result<(), Error> {
         let replaced = fs::rename(&self.new, &self.certificate);
         let replaced = replaced.and_then(|()| authority::sync(&self.folder));
@@ -117,8 +117,8 @@ impl Cache {
         }
     }
 
-    /// Reads the account; `None` if there is none. If the account is unreadable, this is logged,
-    /// and the next order creates a new account.
+    /// Reads the account; `None` if there is no account. An unreadable account is logged, and the
+    /// next order creates a new account.
     pub(super) fn account(&self) -> Option<StoredAccount> {
         let stored: StoredAccount = read(&self.account)?;
         if stored.credentials().is_none() {
@@ -150,8 +150,7 @@ impl Cache {
     }
 }
 
-/// Reads one of this module's files. If the file is unreadable, this is logged, and the file counts
-/// as missing.
+/// Reads one of this module's files. An unreadable file is logged, and counts as missing.
 fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Option<T> {
     let bytes = match pair::bytes_of(path) {
         Ok(bytes) => bytes,

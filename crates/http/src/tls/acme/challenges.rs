@@ -12,7 +12,7 @@ use rustls_pki_types::PrivateKeyDer;
 
 use super::{CHALLENGE_PROTOCOL, Error};
 
-/// The certificates by DNS name. Clones share them.
+/// The certificates by DNS name; clones share the same state.
 #[derive(Clone, Default)]
 pub(in crate::tls) struct Challenges(Arc<Mutex<BTreeMap<String, Arc<CertifiedKey>>>>);
 

@@ -27,25 +27,26 @@ use cache::Cache;
 pub use cache::Failure;
 pub(super) use challenges::{Challenges, is_challenge};
 
-/// The ALPN protocol of challenges. A connection that negotiates it carries no data.
+/// The ALPN protocol of challenges. A connection that negotiates this protocol carries no data.
 pub const CHALLENGE_PROTOCOL: &[u8] = b"acme-tls/1";
 
 /// How often to check whether an order is due.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// Time limit for an order, including all its exchanges.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(5 * 60);
-/// Delay after the first order that the authority refuses; each further failure doubles it. This
-/// makes four attempts in the first hour: Let's Encrypt permits five failed validations.
+/// Delay after the first order that the authority refuses; each further failure doubles the delay.
+/// There are therefore four attempts in the first hour, below Let's Encrypt's limit of five failed
+/// validations.
 const REFUSED_DELAY: Duration = Duration::from_secs(5 * 60);
 /// Delay after the first order for which the authority could not be reached.
 const UNREACHABLE_DELAY: Duration = Duration::from_secs(10);
 const DELAY_MAX: Duration = Duration::from_secs(6 * 60 * 60);
 /// Maximum `Retry-After` from an authority that is honored.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-/// Minimum time between a refused order and the next one caused by a reload.
+/// Minimum time between a refused order and the next order that a reload causes.
 const RELOAD_PAUSE: Duration = Duration::from_secs(60);
-/// Minimum time until an accepted certificate is renewed. Without it, an authority that issues
-/// expired certificates, or a wrong clock, would cause one order after another.
+/// Minimum time until an accepted certificate is renewed. Without this minimum, an authority that
+/// issues expired certificates, or a wrong clock, would cause one order after another.
 const LIFE_MIN: Duration = Duration::from_secs(10);
 
 /// The authority, the names, and the folder for the account and certificates.
@@ -100,7 +101,8 @@ impl Acme {
         Ok(Self { options, cache, fallback, wake: Notify::new() })
     }
 
-    /// Returns the last certificate received, or the self-signed one if there is none.
+    /// Returns the last certificate received, or the self-signed certificate if no certificate was
+    /// received.
     pub(super) fn load(&self, now: Timestamp) -> Result<Pair, Error> {
         let (folder, names) = &self.fallback;
         match self.cache.pair() {
@@ -111,20 +113,21 @@ impl Acme {
         }
     }
 
-    /// Like [`Acme::load`], for startup: if a file cannot be served, this is logged, and the next
-    /// order replaces the file.
+    /// Like [`Acme::load`], for startup: a file that cannot be served is logged, and the next order
+    /// replaces the file.
     pub(super) fn load_first(&self, now: Timestamp) -> Result<Pair, Error> {
         let (folder, names) = &self.fallback;
         self.load(now).or_else(|error| {
             tracing::warn!(
                 %error,
-                "cannot load certificate: serving the self-signed one until a new one arrives"
+                "cannot load certificate: serving the self-signed certificate until a new \
+                 certificate arrives"
             );
             authority::provide(folder, names, now)
         })
     }
 
-    /// Returns whether the served certificate is the self-signed one and must be reissued.
+    /// Returns whether the served certificate is the self-signed certificate and must be reissued.
     pub(super) fn is_fallback_due(&self, pair: &Pair, now: Timestamp) -> bool {
         !self.cache.certificate.exists() && authority::is_due(pair, now)
     }

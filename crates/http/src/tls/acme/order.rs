@@ -80,7 +80,7 @@ pub(super) async fn certificate(
     let account = account(options, cache, client).await?;
     let mut order = match new_order(&account, &options.domains).await {
         Err(error) if error.is_unknown_account() => {
-            tracing::warn!("the authority does not know the account: creating a new one");
+            tracing::warn!("the authority does not know the account: creating a new account");
             cache.remove_account();
             let account = self::account(options, cache, client).await?;
             new_order(&account, &options.domains).await?
@@ -98,7 +98,7 @@ pub(super) async fn certificate(
     Ok(format!("{}{chain}", key.serialize_pem()))
 }
 
-/// Returns the stored account, with its contacts set to the configured ones, or a new account.
+/// Returns the stored account, with its contacts set to the configured contacts, or a new account.
 async fn account(
     options: &Options,
     cache: &Cache,
