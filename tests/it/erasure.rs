@@ -109,7 +109,9 @@ async fn organization_is_deleted_with_all_of_its_data() {
         serde_json::Deserializer::from_str(&text).into_iter().next().unwrap().unwrap();
     assert_eq!((&contents["workflows"], &contents["deleted"]), (&json!(1), &json!(false)));
     assert_eq!((&contents["members"], &contents["unfinished_executions"]), (&json!(2), &json!(1)));
-    assert!(text.contains("Nothing was deleted. To delete it: orrery org delete default --yes"));
+    assert!(text.contains(
+        "Nothing was deleted. To delete the organization: orrery org delete default --yes"
+    ));
     let (deleted, text) = run(&service, &["org", "delete", "default", "--yes"]);
     assert!(!deleted && text.contains("1 executions of the organization default are unfinished"));
     service.get("/v1/executions").await.expect(200);

@@ -8,7 +8,7 @@ use orrery_api::Role;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 
-use crate::support::{Provider, Receiver, Service, holds, within};
+use crate::support::{Provider, Receiver, Service, holds, until, within};
 
 const SECRET: &str = "correct-horse-battery";
 const ROTATED: &str = "another-horse-battery";
@@ -107,9 +107,12 @@ async fn named_secrets_belong_to_one_organization() {
     let taken = service.ask(Role::Workflows, Method::POST, &path).json(&body).send().await;
     let execution = taken.expect(202)["execution_id"].as_str().unwrap().to_owned();
     let path = format!("/api/v1/executions/{execution}?timeout=15");
-    let detail = service.ask(Role::Workflows, Method::GET, &path).key(&service.other_key);
-    let detail = detail.send().await.expect(200);
-    assert_eq!(detail["status"], "completed", "{detail}");
+    let detail = until("end of the execution", async || {
+        let detail = service.ask(Role::Workflows, Method::GET, &path).key(&service.other_key);
+        let detail = detail.send().await.expect(200);
+        (detail["status"] == "completed").then_some(detail)
+    })
+    .await;
     assert!(!detail.to_string().contains(SECRET), "{detail}");
     assert_eq!(provider.requests()[0].headers()["x-plain"], format!("is {SECRET}"));
 }

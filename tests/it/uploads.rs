@@ -232,7 +232,8 @@ async fn upload_for_url_returns_only_the_url() {
     send("").await.expect(400);
     let bare = head.replace("\r\n", "\n");
     let bare = send(&format!("--b0\n{bare}\n\nabc\n--b0--\n")).await;
-    let message = "the lines of the form must end in CRLF (RFC 2046), but the first one ends in LF";
+    let message = "the lines of the form must end in CRLF (RFC 2046), but the first line ends in \
+                   LF";
     bare.expect_error(400, message);
     assert_eq!(usage(&service).await, json!({"count": 1, "bytes": 3}));
 }

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::support::eventually;
 use crate::support::service::Setup;
 
 const WORKFLOW: &str = r#"{"name": "Feels", "description": "d", "definition": {"steps": [
@@ -87,8 +88,10 @@ fn used(setup: &Setup) {
     let taken: Value = serde_json::from_str(&taken.text()).unwrap();
     let id = taken["execution_id"].as_str().unwrap();
     let path = format!("/v1/workflows/executions/{id}?timeout=30");
-    let ended = client.get(&path).unwrap();
-    assert!(ended.text().contains("\"status\":\"completed\""), "{}", ended.text());
+    eventually("the workflow completes", || {
+        let ended = client.get(&path).unwrap();
+        ended.text().contains("\"status\":\"completed\"").then_some(())
+    });
 }
 
 #[test]

@@ -142,6 +142,9 @@ fn newer_store_is_rejected_with_advice() {
         let said = setup.fail(command);
         let expect = format!("has store format {}, which a newer release wrote", FORMAT + 1);
         assert!(said.contains(&expect), "{command:?}: {said}");
-        assert!(said.contains("Install that release again, or a newer one"), "{command:?}: {said}");
+        assert!(
+            said.contains("Install that release again, or a newer release"),
+            "{command:?}: {said}"
+        );
     }
 }

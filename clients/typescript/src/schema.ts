@@ -113,7 +113,7 @@ export interface paths {
         };
         /**
          * List models
-         * @description Returns the models of the catalog as a bare array, a page at a time; `X-Total-Count` is the number of matches. Needs no key. With a key in `Authorization: Bearer`, or with `format=openai`, the response is instead OpenAI's list of the models that chat and embeddings clients can call, without pages. With the header `anthropic-version`, it is Anthropic's list of the models that can converse.
+         * @description Returns the models of the catalog as a bare array, a page at a time; `X-Total-Count` is the number of matches. Needs no key. With a key in `Authorization: Bearer`, or with `format=openai`, the response is instead OpenAI's list of the models that chat and embeddings clients can call, without pages. With the header `anthropic-version`, the response is Anthropic's list of the models that can chat.
          */
         get: operations["list_models"];
         put?: never;
@@ -196,7 +196,7 @@ export interface paths {
         put?: never;
         /**
          * Create a prediction
-         * @description Creates a prediction and returns its ID at once; the prediction is durable before the response is sent. Poll `GET /v1/prediction/{id}`, follow its events, or pass a `webhook_url` to learn the result. An input that violates the model's schema returns 400 with every violation in `details`, a full queue 429. Send an `Idempotency-Key` to retry safely.
+         * @description Creates a prediction and returns its ID at once; the prediction is durable before the response is sent. Poll `GET /v1/prediction/{id}`, follow its events, or pass a `webhook_url` to learn the result. An input that violates the model's schema returns 400 with every violation in `details`; a full queue returns 429. Send an `Idempotency-Key` to retry safely.
          */
         post: operations["create_prediction"];
         delete?: never;
@@ -216,7 +216,7 @@ export interface paths {
         put?: never;
         /**
          * Create a prediction and wait until it ends
-         * @description Creates a prediction and returns when it has ended, with 200 whether it succeeded, failed or was cancelled: read `status`. If the prediction is still running after `limits.sync_wait` of the configuration, the response is 202 and the prediction continues; poll it like any other. Errors and `Idempotency-Key` are those of `POST /v1/prediction`.
+         * @description Creates a prediction and returns when it has ended, with 200 whether it succeeded, failed or was cancelled: read `status`. If the prediction is still running after `limits.sync_wait` of the configuration, the response is 202 and the prediction continues; poll it like any other prediction. Errors and `Idempotency-Key` work as for `POST /v1/prediction`.
          */
         post: operations["run_prediction"];
         delete?: never;
@@ -349,7 +349,7 @@ export interface paths {
         post?: never;
         /**
          * Delete a workflow
-         * @description Deletes the workflow and, unless `keep_running=true`, cancels its unfinished executions before the response is sent. Its past executions remain readable; every other route returns 404 afterwards. A locked workflow returns 403. If no response arrives, repeat the request.
+         * @description Deletes the workflow and, unless `keep_running=true`, cancels its unfinished executions before the response is sent. The workflow's past executions remain readable; every other route returns 404 afterwards. A locked workflow returns 403. If no response arrives, repeat the request.
          */
         delete: operations["delete_workflow"];
         options?: never;
@@ -484,7 +484,7 @@ export interface paths {
         put?: never;
         /**
          * Trigger a workflow
-         * @description Starts an execution of the workflow and returns its ID at once; the execution is durable before the response is sent. Without `version_id`, the latest version runs. Inputs that violate the `input_schema` return 400, an archived workflow 409, a full queue 429. Poll the execution, follow its events, or pass a `webhook_url` to learn the result. Send an `Idempotency-Key` to retry safely.
+         * @description Starts an execution of the workflow and returns its ID at once; the execution is durable before the response is sent. Without `version_id`, the latest version runs. Inputs that violate the `input_schema` return 400, an archived workflow returns 409, and a full queue returns 429. Poll the execution, follow its events, or pass a `webhook_url` to learn the result. Send an `Idempotency-Key` to retry safely.
          */
         post: operations["trigger_workflow"];
         delete?: never;
@@ -504,7 +504,7 @@ export interface paths {
         put?: never;
         /**
          * Trigger a workflow for 1 to 10 inputs
-         * @description Starts one execution for each of 1 to 10 inputs. The response has one entry for each input, in the order of the request: an invalid input has the status `failed` and a message, and the others start. `bulk_id` selects these executions in the list. A request that would exceed a limit of the organization is refused as a whole. Send an `Idempotency-Key` to retry safely.
+         * @description Starts one execution for each of 1 to 10 inputs. The response has one entry for each input, in the order of the request: an invalid input has the status `failed` and a message, and the others start. `bulk_id` selects these executions in the list. A request that would exceed a limit of the organization is rejected entirely. Send an `Idempotency-Key` to retry safely.
          */
         post: operations["trigger_workflow_in_bulk"];
         delete?: never;
@@ -584,7 +584,7 @@ export interface paths {
         put?: never;
         /**
          * Start a bulk job on all executions that match a filter
-         * @description Starts a job in the background that applies `action` to the executions that match `filter` and exist now, newest first, at most `limit` of them. It continues after a crash, and redrives or deletes each execution once. An organization can run four jobs at a time; a fifth returns 409. Poll the job for its progress. Send an `Idempotency-Key` to retry safely.
+         * @description Starts a job in the background that applies `action` to the executions that match `filter` and exist now, newest first, at most `limit` of them. The job continues after a crash, and redrives or deletes each execution once. An organization can run four jobs at a time; a fifth job returns 409. Poll the job for its progress. Send an `Idempotency-Key` to retry safely.
          */
         post: operations["start_bulk_job"];
         delete?: never;
@@ -642,7 +642,7 @@ export interface paths {
         };
         /**
          * Get an execution
-         * @description Returns the execution with the input, the output and the attempts of each step. Until the execution ends, the response is delayed by up to `timeout` seconds (0 to 30, 10 by default), and then shows the current state. Send the `ETag` in `If-None-Match` to wait only until the state differs from a known one; 304 means that nothing has changed.
+         * @description Returns the execution with the input, the output and the attempts of each step. Until the execution ends, the response is delayed by up to `timeout` seconds (0 to 30, 10 by default), and then shows the current state. Send the `ETag` in `If-None-Match` to wait only until the state differs from the state that the `ETag` identifies; 304 means that nothing has changed.
          */
         get: operations["get_execution"];
         put?: never;
@@ -748,7 +748,7 @@ export interface paths {
         put?: never;
         /**
          * Resume a paused execution
-         * @description Continues a paused execution. A step with `on_exhausted: "pause"` that paused it is retried. Resuming an execution that is not paused changes nothing and returns 200; an execution that has ended returns 409.
+         * @description Continues a paused execution. A step with `on_exhausted: "pause"` that paused the execution is retried. Resuming an execution that is not paused changes nothing and returns 200; an execution that has ended returns 409.
          */
         post: operations["resume_execution"];
         delete?: never;
@@ -768,7 +768,7 @@ export interface paths {
         put?: never;
         /**
          * Redrive a failed execution from the steps that failed
-         * @description Starts a new execution with the same inputs and version that reuses the outputs of the completed steps and runs the others. The failed execution does not change; `redriven_from` of the new one names it. An execution that has not failed returns 409, and one whose outputs are no longer stored returns 410. Send an `Idempotency-Key` to retry safely.
+         * @description Starts a new execution with the same inputs and version that reuses the outputs of the completed steps and runs the others. The failed execution does not change; `redriven_from` of the new execution contains the ID of the failed execution. An execution that has not failed returns 409, and one whose outputs are no longer stored returns 410. Send an `Idempotency-Key` to retry safely.
          */
         post: operations["redrive_execution"];
         delete?: never;
@@ -827,7 +827,7 @@ export interface paths {
         };
         /**
          * List executions
-         * @description Returns a page of the organization's predictions, workflow executions, chat calls, decisions and exchanges of the agent, over all keys. Pass `next_cursor` as `cursor` for the next page, with the same filters and limit; any other cursor returns 400. New rows never cause a page to repeat or skip an older one. A model step of a workflow is a row of its own. `fields` selects columns.
+         * @description Returns a page of the organization's predictions, workflow executions, chat calls, decisions and exchanges of the agent, over all keys. Pass `next_cursor` as `cursor` for the next page, with the same filters and limit; any other cursor returns 400. New rows never cause a page to repeat or skip an older row. Each model step of a workflow is a separate row. `fields` selects columns.
          */
         get: operations["list_executions"];
         put?: never;
@@ -909,7 +909,7 @@ export interface paths {
         put?: never;
         /**
          * Count the tokens of a prompt
-         * @description Returns the number of tokens of a prompt. It is exact for a model that the service itself runs; for others, it is an estimate of one token for every four bytes of text, and 1000 for each image. Nothing is charged or recorded. Errors have Anthropic's format.
+         * @description Returns the number of tokens of a prompt. The number is exact for a model that the service itself runs; for other models, it is an estimate of one token for every four bytes of text, and 1000 for each image. Nothing is charged or recorded. Errors have Anthropic's format.
          */
         post: operations["count_message_tokens"];
         delete?: never;
@@ -927,7 +927,7 @@ export interface paths {
         };
         /**
          * List callable models
-         * @description Returns the local chat and embedding models, then those of the upstream, with their prices, which include the platform fee. While the upstream does not respond, its last list is returned, and `upstream.stale` is true.
+         * @description Returns the local chat and embedding models, then the models of the upstream, with prices that include the platform fee. While the upstream does not respond, its last list is returned, and `upstream.stale` is true.
          */
         get: operations["list_chat_models"];
         put?: never;
@@ -1029,7 +1029,7 @@ export interface paths {
         put?: never;
         /**
          * Redeliver all failed deliveries in a time range
-         * @description Redelivers the failed deliveries that were created in a time range, at most 100,000, and returns their number. Deliveries that were redelivered recently, or whose endpoint is deleted or disabled, are skipped. Use it after an outage of a receiver.
+         * @description Redelivers the failed deliveries that were created in a time range, at most 100,000, and returns their number. Deliveries that were redelivered recently, or whose endpoint is deleted or disabled, are skipped. Use this request after an outage of a receiver.
          */
         post: operations["replay"];
         delete?: never;
@@ -1049,7 +1049,7 @@ export interface paths {
         put?: never;
         /**
          * Send a sample delivery to a URL
-         * @description Sends a sample delivery to a URL and returns the receiver's response, whatever its status. Nothing is stored or retried. If the delivery cannot be sent now, because others wait for the receiver or its circuit is open, the response is 429 with `Retry-After`.
+         * @description Sends a sample delivery to a URL and returns the receiver's response, whatever its status. Nothing is stored or retried. If the delivery cannot be sent now, because other deliveries wait for the receiver or its circuit is open, the response is 429 with `Retry-After`.
          */
         post: operations["test_receiver"];
         delete?: never;
@@ -1102,7 +1102,7 @@ export interface paths {
         post?: never;
         /**
          * Delete a webhook endpoint
-         * @description Deletes the endpoint. Its waiting deliveries fail without being sent, and its history remains.
+         * @description Deletes the endpoint. The endpoint's waiting deliveries fail without being sent, and its history remains.
          */
         delete: operations["delete_webhook_endpoint"];
         options?: never;
@@ -1121,7 +1121,7 @@ export interface paths {
         put?: never;
         /**
          * Rotate the secret of a webhook endpoint
-         * @description Replaces the secret and returns the new one, which is not shown again. For `grace_seconds` (a day by default), deliveries carry a signature with the new and one with the previous secret, so that receivers can be changed without a gap.
+         * @description Replaces the secret and returns the new one, which is not shown again. For `grace_seconds` (a day by default), deliveries carry two signatures, one with the new and one with the previous secret, so that receivers can be changed without a gap.
          */
         post: operations["rotate_webhook_endpoint"];
         delete?: never;
@@ -1161,7 +1161,7 @@ export interface paths {
         put?: never;
         /**
          * Create a presigned upload
-         * @description Creates a URL to which anyone can upload the bytes with a `PUT` within 15 minutes, without a key, with exactly the `required_headers`. `public_url` is the URL of the content afterwards. Nothing is stored until the upload. The response is not idempotent: each request creates another upload.
+         * @description Creates a URL to which anyone can upload the bytes with a `PUT` within 15 minutes, without a key, with exactly the `required_headers`. `public_url` is the URL of the content afterwards. Nothing is stored until the upload. The request is not idempotent: each repetition creates another upload.
          */
         post: operations["announce_upload"];
         delete?: never;
@@ -1180,7 +1180,7 @@ export interface paths {
         get?: never;
         /**
          * Upload the bytes of a presigned upload, with the declared Content-Type
-         * @description Stores the bytes of an upload that `POST /v1/upload/presign` created, with an API key or with the `token` of its URL. `Content-Type` must be the announced one. Bytes that do not match the announced size or hash return 422, and nothing is stored; the upload can then be repeated until it expires. A complete upload returns 409.
+         * @description Stores the bytes of an upload that `POST /v1/upload/presign` created, with an API key or with the `token` of its URL. `Content-Type` must be the announced type. Bytes that do not match the announced size or hash return 422, and nothing is stored; the upload can then be repeated until it expires. A complete upload returns 409.
          */
         put: operations["upload"];
         post?: never;
@@ -1201,7 +1201,7 @@ export interface paths {
         put?: never;
         /**
          * Upload a file in a form and return only its URL
-         * @description Stores a file of a multipart form and returns only its URL, for clients that need no record. Otherwise the same as `POST /v1/files`.
+         * @description Stores a file of a multipart form and returns only its URL, for clients that need no record. Otherwise, the request does the same as `POST /v1/files`.
          */
         post: operations["upload_file"];
         delete?: never;
@@ -1313,7 +1313,7 @@ export interface paths {
         put?: never;
         /**
          * Schedule a prediction
-         * @description Creates a schedule that runs a prediction of `model` by a cron pattern in a time zone, with the fields of a prediction. Overlap, late firings and limits are those of a workflow's schedule. Send an `Idempotency-Key` to retry safely.
+         * @description Creates a schedule that runs a prediction of `model` by a cron pattern in a time zone, with the fields of a prediction. Overlap, late firings and limits work as for a workflow's schedule. Send an `Idempotency-Key` to retry safely.
          */
         post: operations["create_model_schedule"];
         delete?: never;
@@ -1380,13 +1380,13 @@ export interface paths {
         get?: never;
         /**
          * Set the value of a named secret
-         * @description Creates the secret (201) or replaces its value (200). Definitions refer to it as `{{secrets.NAME}}` in the requests of `http` steps; each attempt reads the current value. An organization has at most 1000 secrets; one more returns 409.
+         * @description Creates the secret (201) or replaces its value (200). Definitions refer to the secret as `{{secrets.NAME}}` in the requests of `http` steps; each attempt reads the current value. An organization has at most 1000 secrets; one more returns 409.
          */
         put: operations["put_secret"];
         post?: never;
         /**
          * Delete a named secret
-         * @description Deletes the secret. Steps that refer to it fail from then on.
+         * @description Deletes the secret. Steps that refer to the secret fail from then on.
          */
         delete: operations["delete_secret"];
         options?: never;
@@ -6877,7 +6877,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The `ETag` of the version that the change is based on or, for a new version, of the latest version. Returns 412 if it is not current */
+                /** @description The `ETag` of the version that the change is based on or, for a new version, of the latest version. If the `ETag` is not current, the response is 412 */
                 "If-Match"?: string;
             };
             path: {
@@ -7738,7 +7738,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Local models, then those of the upstream */
+            /** @description Local models, then the models of the upstream */
             200: {
                 headers: {
                     [name: string]: unknown;

@@ -366,7 +366,7 @@ pub(crate) async fn reload(context: Context) -> Result<Response, crate::Error> {
     let reloader = context.services.reloader.get().cloned();
     let starting = || {
         crate::Error::unavailable(
-            "no service is running; the service will read all files when it starts",
+            "no service is running; the service reads all files when it starts",
         )
     };
     let body = reloader.ok_or_else(starting)?.reload(context.actor()).await;

@@ -86,8 +86,8 @@ pub(crate) const CHAT: Doc = Doc {
     responses: answers!(Reply<'static>, Streamed),
     description: "Starts an exchange with the agent. By default, the response is a stream of the \
                   agent's events, which ends with `[DONE]`; with `stream: false`, it is the reply. \
-                  Pass the same `session_id` to continue a conversation; without one, a new \
-                  session is created and named by `X-Session-Id`. The exchange is durable and \
+                  Pass the same `session_id` to continue a conversation; without `session_id`, a \
+                  new session is created and named by `X-Session-Id`. The exchange is durable and \
                   continues if the client disconnects: follow its task, named by `X-Task-Id`. \
                   Errors have OpenAI's format.",
     ..Doc::new("agent", "chat_with_agent", "Send a prompt to the agent")
@@ -121,7 +121,7 @@ pub(crate) const FOLLOW: Doc = Doc {
         },
         ResponseDoc::error(404, "Task not found"),
     ],
-    description: "Streams the events of a task from the one after `Last-Event-ID`, or from the \
+    description: "Streams the events of a task, starting after `Last-Event-ID` or at the \
                   beginning, and ends with `[DONE]` when the task has ended. Any number of clients \
                   can follow a task, even after it has ended.",
     ..Doc::new("agent", "follow_task", "Stream the events of a task, or resume the stream")
@@ -173,8 +173,8 @@ pub(crate) const MEMORY: Doc = Doc {
         "The memory of the session; empty if the session does not exist",
     )],
     description: "Returns the newest 50 exchanges of the session, oldest first, and the summary \
-                  that replaces older ones in prompts. A session that does not exist returns 200 \
-                  with an empty history. A session is deleted when it has been idle for \
+                  that replaces older exchanges in prompts. A session that does not exist returns \
+                  200 with an empty history. A session is deleted when it has been idle for \
                   `retention.sessions`.",
     ..Doc::new("sessions", "get_memory", "Get the memory of a session")
 };

@@ -92,15 +92,15 @@ pub(crate) const OWN_LEDGER: Doc = Doc {
     query: &[doc::Param::limit(LIMIT_MAX, LIMIT_DEFAULT)],
     responses: &[ResponseDoc::json::<Ledger>(200, "The latest entries, newest first")],
     description: "Returns the newest entries of the organization's ledger: top-ups, charges and \
-                  refunds. They add up to the balance. A charge is written exactly once, in the \
-                  commit that completes its work.",
+                  refunds. The entries add up to the balance. A charge is written exactly once, in \
+                  the commit that completes the charged work.",
     ..Doc::new("ledger", "list_ledger", "List ledger entries")
 };
 
 pub(crate) const LEDGER_OF: Doc = Doc {
     id: "list_organization_ledger",
     description: "Returns the newest entries of the organization's ledger: top-ups, charges and \
-                  refunds. They add up to the balance.",
+                  refunds. The entries add up to the balance.",
     ..OWN_LEDGER
 };
 

@@ -25,10 +25,10 @@ pub(crate) const START: Doc = Doc {
         ResponseDoc::error(409, "Too many jobs are running"),
     ],
     description: "Starts a job in the background that applies `action` to the executions that \
-                  match `filter` and exist now, newest first, at most `limit` of them. It \
+                  match `filter` and exist now, newest first, at most `limit` of them. The job \
                   continues after a crash, and redrives or deletes each execution once. An \
-                  organization can run four jobs at a time; a fifth returns 409. Poll the job for \
-                  its progress. Send an `Idempotency-Key` to retry safely.",
+                  organization can run four jobs at a time; a fifth job returns 409. Poll the job \
+                  for its progress. Send an `Idempotency-Key` to retry safely.",
     ..Doc::new(
         "executions",
         "start_bulk_job",

@@ -122,8 +122,8 @@ pub(crate) const CREATE_OWN: Doc = Doc {
         ),
     ],
     description: "Creates a fallback chain: models that run in order if the primary model fails. \
-                  It applies to predictions that are created from now on. A name that the model's \
-                  chains already use returns 409.",
+                  The chain applies to predictions that are created from now on. A name that the \
+                  model's chains already use returns 409.",
     ..Doc::new("chains", "create_chain", "Create a fallback chain")
 };
 

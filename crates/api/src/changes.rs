@@ -62,8 +62,9 @@ pub(crate) const FOLLOW: Doc = Doc {
     ],
     description: "Streams an event whenever something in the organization has changed, at most \
                   once a second, with the topics to read again. The stream ends with the session. \
-                  A member can have 8 open streams: a ninth closes the oldest. An organization can \
-                  have 256; a further one returns 429 with `Retry-After`.",
+                  A member can have 8 open streams: a ninth stream closes the oldest stream. An \
+                  organization can have 256 open streams; a further stream returns 429 with \
+                  `Retry-After`.",
     ..Doc::new("dashboard", "follow_changes", "Stream changes in the organization")
 };
 

@@ -179,11 +179,11 @@ pub(crate) const MODELS: Doc = Doc {
     errors: ErrorForm::OpenAi,
     responses: &[ResponseDoc::json::<ModelCatalog<'static>>(
         200,
-        "Local models, then those of the upstream",
+        "Local models, then the models of the upstream",
     )],
-    description: "Returns the local chat and embedding models, then those of the upstream, with \
-                  their prices, which include the platform fee. While the upstream does not \
-                  respond, its last list is returned, and `upstream.stale` is true.",
+    description: "Returns the local chat and embedding models, then the models of the upstream, \
+                  with prices that include the platform fee. While the upstream does not respond, \
+                  its last list is returned, and `upstream.stale` is true.",
     ..Doc::new("chat", "list_chat_models", "List callable models")
 };
 

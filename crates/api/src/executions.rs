@@ -125,8 +125,8 @@ pub(crate) const GET: Doc = Doc {
     description: "Returns the execution with the input, the output and the attempts of each step. \
                   Until the execution ends, the response is delayed by up to `timeout` seconds (0 \
                   to 30, 10 by default), and then shows the current state. Send the `ETag` in \
-                  `If-None-Match` to wait only until the state differs from a known one; 304 means \
-                  that nothing has changed.",
+                  `If-None-Match` to wait only until the state differs from the state that the \
+                  `ETag` identifies; 304 means that nothing has changed.",
     ..Doc::new("executions", "get_execution", "Get an execution")
 };
 
@@ -221,9 +221,9 @@ pub(crate) const REDRIVE: Doc = Doc {
     ],
     description: "Starts a new execution with the same inputs and version that reuses the outputs \
                   of the completed steps and runs the others. The failed execution does not \
-                  change; `redriven_from` of the new one names it. An execution that has not \
-                  failed returns 409, and one whose outputs are no longer stored returns 410. Send \
-                  an `Idempotency-Key` to retry safely.",
+                  change; `redriven_from` of the new execution contains the ID of the failed \
+                  execution. An execution that has not failed returns 409, and one whose outputs \
+                  are no longer stored returns 410. Send an `Idempotency-Key` to retry safely.",
     ..Doc::new(
         "executions",
         "redrive_execution",

@@ -52,8 +52,9 @@ pub(crate) const TRIGGER: Doc = Doc {
         CONFLICT,
     ],
     description: "Starts an execution of the workflow's latest version and returns its ID as \
-                  `trigger_id`; the execution is durable before the response is sent. Inputs are \
-                  validated against the declared ones. Send an `Idempotency-Key` to retry safely.",
+                  `trigger_id`; the execution is durable before the response is sent. The inputs \
+                  are validated against the declared inputs. Send an `Idempotency-Key` to retry \
+                  safely.",
     ..Doc::new("executions", "trigger_workflow", "Trigger a workflow")
 };
 
@@ -76,9 +77,9 @@ pub(crate) const BULK: Doc = Doc {
         NO_WORKFLOW,
         CONFLICT,
     ],
-    description: "Starts one execution for each of 1 to 100 sets of parameters. If one of them is \
-                  invalid, none starts. The response lists the IDs in the order of the request. \
-                  Send an `Idempotency-Key` to retry safely.",
+    description: "Starts one execution for each of 1 to 100 sets of parameters. If one set is \
+                  invalid, no execution starts. The response lists the IDs in the order of the \
+                  request. Send an `Idempotency-Key` to retry safely.",
     ..Doc::new("executions", "trigger_workflow_in_bulk", "Trigger a workflow for many inputs")
 };
 
@@ -193,7 +194,7 @@ pub(crate) const LIST: Doc = Doc {
         NO_WORKFLOW,
     ],
     description: "Returns a page of the workflow's executions in the legacy format, newest first. \
-                  `total` counts all of them.",
+                  `total` counts all executions.",
     ..Doc::new("executions", "list_executions", "List the executions of a workflow")
 };
 

@@ -34,10 +34,10 @@ pub(crate) const CREATE: Doc = Doc {
              progress",
         ),
     ],
-    description: "Creates a workflow in the legacy format. It is stored as a workflow with one \
-                  version, compiled like any other, and is visible on the other hosts, too. A step \
-                  of the type `1019Model` becomes a `model` step. Send an `Idempotency-Key` to \
-                  retry safely.",
+    description: "Creates a workflow in the legacy format. The workflow is stored with one \
+                  version, is compiled like any other workflow, and is also visible on the other \
+                  hosts. A step of the type `1019Model` becomes a `model` step. Send an \
+                  `Idempotency-Key` to retry safely.",
     ..Doc::new("workflows", "create_workflow", "Create a workflow")
 };
 

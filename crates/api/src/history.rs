@@ -186,8 +186,8 @@ pub(crate) const BY_CURSOR: Doc = Doc {
     description: "Returns a page of the organization's predictions, workflow executions, chat \
                   calls, decisions and exchanges of the agent, over all keys. Pass `next_cursor` \
                   as `cursor` for the next page, with the same filters and limit; any other cursor \
-                  returns 400. New rows never cause a page to repeat or skip an older one. A model \
-                  step of a workflow is a row of its own. `fields` selects columns.",
+                  returns 400. New rows never cause a page to repeat or skip an older row. Each \
+                  model step of a workflow is a separate row. `fields` selects columns.",
     ..Doc::new("history", "list_executions", "List executions")
 };
 

@@ -60,8 +60,8 @@ pub(crate) const DELETE: Doc = Doc {
         ResponseDoc::empty(204, "The key is deleted and no longer works"),
         ResponseDoc::error(404, "Key not found"),
     ],
-    description: "Deletes the key, which stops working at once. Its executions remain. Needs the \
-                  permission 'Can manage API keys'.",
+    description: "Deletes the key, which stops working at once. The key's executions remain. Needs \
+                  the permission 'Can manage API keys'.",
     ..Doc::new("keys", "delete_key", "Delete an API key")
 };
 

@@ -107,8 +107,8 @@ pub(crate) const INVITE: Doc = Doc {
         TAKEN,
     ],
     description: "Creates an invitation and returns its `url` once; the Owner passes it on, \
-                  because the service sends no email. It works once, for 24 hours. Only the Owner \
-                  may invite.",
+                  because the service sends no email. The link works once, for 24 hours. Only the \
+                  Owner may invite.",
     ..Doc::new("links", "create_invitation", "Invite a person")
 };
 
@@ -124,8 +124,8 @@ pub(crate) async fn invite(mut context: Context) -> Result<Response, crate::Erro
 
 pub(crate) const INVITATIONS: Doc = Doc {
     responses: &[ResponseDoc::json::<Invitations>(200, "The open invitations, oldest first")],
-    description: "Returns the open invitations without their links, oldest first. Only the Owner can \
-                  call this.",
+    description: "Returns the open invitations without their links, oldest first. Only the Owner \
+                  can use this operation.",
     ..Doc::new("links", "list_invitations", "List open invitations")
 };
 
@@ -141,7 +141,8 @@ pub(crate) const WITHDRAW: Doc = Doc {
         ResponseDoc::empty(204, "The invitation is revoked"),
         ResponseDoc::error(404, "Invitation not found"),
     ],
-    description: "Revokes an open invitation; its link stops working. Only the Owner can call this.",
+    description: "Revokes an open invitation; its link stops working. Only the Owner can use this \
+                  operation.",
     ..Doc::new("links", "delete_invitation", "Revoke an invitation")
 };
 

@@ -44,7 +44,7 @@ pub(crate) const POST: Doc = Doc {
     description: "Receives one JSON-RPC 2.0 message of the Model Context Protocol (Streamable \
                   HTTP, without sessions); models and workflows are its tools. A request returns \
                   200 and a notification 202; batches are rejected. A tool call that reports \
-                  progress, or takes more than 15 s, is answered by a stream if the client accepts \
+                  progress, or takes more than 15 s, returns a stream if the client accepts \
                   `text/event-stream`. A failed run, an invalid input or an insufficient balance \
                   is a result with `isError`, not an HTTP error.",
     ..Doc::new("mcp", "post_mcp_message", "Send a message of the Model Context Protocol")

@@ -32,8 +32,8 @@ pub(crate) const CHANGE: Doc = Doc {
     request: Some(RequestDoc::json::<MemberChange>()),
     responses: &[ResponseDoc::json::<Member>(200, "The updated member"), MISSING, OWNER],
     description: "Grants or revokes the permission to create and delete API keys. Keys that the \
-                  member created are not affected. Only the Owner can call this; the Owner's own \
-                  record cannot be changed (409).",
+                  member created are not affected. Only the Owner can use this operation; the \
+                  Owner's own record cannot be changed (409).",
     ..Doc::new("members", "update_member", "Grant or revoke the permission 'Can manage API keys'")
 };
 
@@ -53,8 +53,8 @@ pub(crate) const REMOVE: Doc = Doc {
         OWNER,
     ],
     description: "Removes the member and ends the member's sessions. Keys that the member created \
-                  keep working, because they belong to the organization. Only the Owner can call \
-                  this; the Owner cannot be removed (409).",
+                  keep working, because they belong to the organization. Only the Owner can use \
+                  this operation; the Owner cannot be removed (409).",
     ..Doc::new("members", "delete_member", "Remove a member")
 };
 
@@ -85,7 +85,8 @@ pub(crate) const RESET: Doc = Doc {
         MISSING,
     ],
     description: "Creates a link that the member can use to set a new password, and returns its \
-                  `url` once. It works once, for 24 hours. Only the Owner can call this.",
+                  `url` once. The link works once, for 24 hours. Only the Owner can use this \
+                  operation.",
     ..Doc::new(
         "members",
         "reset_member",

@@ -85,10 +85,10 @@ pub(crate) const COUNT_TOKENS: Doc = Doc {
         ResponseDoc::json::<TokenCount>(200, "The number of tokens"),
         ResponseDoc::error(404, "Model not found"),
     ],
-    description: "Returns the number of tokens of a prompt. It is exact for a model that the \
-                  service itself runs; for others, it is an estimate of one token for every four \
-                  bytes of text, and 1000 for each image. Nothing is charged or recorded. Errors \
-                  have Anthropic's format.",
+    description: "Returns the number of tokens of a prompt. The number is exact for a model that \
+                  the service itself runs; for other models, it is an estimate of one token for \
+                  every four bytes of text, and 1000 for each image. Nothing is charged or \
+                  recorded. Errors have Anthropic's format.",
     ..Doc::new("messages", "count_message_tokens", "Count the tokens of a prompt")
 };
 

@@ -92,8 +92,8 @@ pub(crate) const LIST: Doc = Doc {
                   `X-Total-Count` is the number of matches. Needs no key. With a key in \
                   `Authorization: Bearer`, or with `format=openai`, the response is instead \
                   OpenAI's list of the models that chat and embeddings clients can call, without \
-                  pages. With the header `anthropic-version`, it is Anthropic's list of the models \
-                  that can converse.",
+                  pages. With the header `anthropic-version`, the response is Anthropic's list of \
+                  the models that can chat.",
     ..Doc::new("models", "list_models", "List models")
 };
 

@@ -266,8 +266,8 @@ pub(crate) async fn top_up(mut context: Context) -> Result<Response, crate::Erro
 pub(crate) const OWNER_LINK: Doc = Doc {
     responses: &[ResponseDoc::json::<NewLink>(201, "The link. The previous link stops working")],
     description: "Creates a link that sets up the Owner of the organization, or resets the Owner's \
-                  password if there is one. It works once, for 24 hours; the previous link stops \
-                  working.",
+                  password if there is an Owner. The link works once, for 24 hours; the previous \
+                  link stops working.",
     ..Doc::new(
         "links",
         "create_owner_link",

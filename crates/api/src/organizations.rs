@@ -59,7 +59,7 @@ pub(crate) async fn delete(context: Context) -> Result<Response, crate::Error> {
     let contents = contents_of(services, &organization).await?;
     if contents.unfinished_executions > 0 && !is_forced {
         return Err(crate::Error::conflict(format!(
-            "{} executions of the organization {} are unfinished: wait for their end, or delete \
+            "{} executions of the organization {} are unfinished: wait until they end, or delete \
              the organization with --force, which cancels the executions",
             contents.unfinished_executions, organization.name
         )));

@@ -34,8 +34,8 @@ pub(crate) async fn pause(context: Context) -> Result<Response, crate::Error> {
 pub(crate) const RESUME: Doc = Doc {
     responses: &[STATE, NO_EXECUTION, ENDED],
     description: "Continues a paused execution. A step with `on_exhausted: \"pause\"` that paused \
-                  it is retried. Resuming an execution that is not paused changes nothing and \
-                  returns 200; an execution that has ended returns 409.",
+                  the execution is retried. Resuming an execution that is not paused changes \
+                  nothing and returns 200; an execution that has ended returns 409.",
     ..Doc::new("executions", "resume_execution", "Resume a paused execution")
 };
 

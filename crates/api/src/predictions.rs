@@ -55,8 +55,8 @@ pub(crate) const CREATE: Doc = Doc {
     description: "Creates a prediction and returns its ID at once; the prediction is durable \
                   before the response is sent. Poll `GET /v1/prediction/{id}`, follow its events, \
                   or pass a `webhook_url` to learn the result. An input that violates the model's \
-                  schema returns 400 with every violation in `details`, a full queue 429. Send an \
-                  `Idempotency-Key` to retry safely.",
+                  schema returns 400 with every violation in `details`; a full queue returns 429. \
+                  Send an `Idempotency-Key` to retry safely.",
     ..Doc::new("predictions", "create_prediction", "Create a prediction")
 };
 
@@ -85,8 +85,8 @@ pub(crate) const RUN: Doc = Doc {
     description: "Creates a prediction and returns when it has ended, with 200 whether it \
                   succeeded, failed or was cancelled: read `status`. If the prediction is still \
                   running after `limits.sync_wait` of the configuration, the response is 202 and \
-                  the prediction continues; poll it like any other. Errors and `Idempotency-Key` \
-                  are those of `POST /v1/prediction`.",
+                  the prediction continues; poll it like any other prediction. Errors and \
+                  `Idempotency-Key` work as for `POST /v1/prediction`.",
     ..CREATE
 };
 

@@ -74,8 +74,8 @@ pub(crate) const CREATE_OF_MODEL: Doc = Doc {
     is_idempotent: true,
     responses: &[CREATED, TOO_MANY],
     description: "Creates a schedule that runs a prediction of `model` by a cron pattern in a time \
-                  zone, with the fields of a prediction. Overlap, late firings and limits are \
-                  those of a workflow's schedule. Send an `Idempotency-Key` to retry safely.",
+                  zone, with the fields of a prediction. Overlap, late firings and limits work as \
+                  for a workflow's schedule. Send an `Idempotency-Key` to retry safely.",
     ..Doc::new("schedules", "create_model_schedule", "Schedule a prediction")
 };
 

@@ -38,9 +38,10 @@ pub(crate) const PUT: Doc = Doc {
         ResponseDoc::json::<Secret>(201, "The secret was created"),
         ResponseDoc::error(409, "There are too many secrets"),
     ],
-    description: "Creates the secret (201) or replaces its value (200). Definitions refer to it as \
-                  `{{secrets.NAME}}` in the requests of `http` steps; each attempt reads the \
-                  current value. An organization has at most 1000 secrets; one more returns 409.",
+    description: "Creates the secret (201) or replaces its value (200). Definitions refer to the \
+                  secret as `{{secrets.NAME}}` in the requests of `http` steps; each attempt reads \
+                  the current value. An organization has at most 1000 secrets; one more returns \
+                  409.",
     ..Doc::new("secrets", "put_secret", "Set the value of a named secret")
 };
 
@@ -55,7 +56,7 @@ pub(crate) async fn put(mut context: Context) -> Result<Response, crate::Error> 
 
 pub(crate) const DELETE: Doc = Doc {
     responses: &[ResponseDoc::empty(204, "The secret is deleted"), NO_SECRET],
-    description: "Deletes the secret. Steps that refer to it fail from then on.",
+    description: "Deletes the secret. Steps that refer to the secret fail from then on.",
     ..Doc::new("secrets", "delete_secret", "Delete a named secret")
 };
 

@@ -78,7 +78,7 @@ pub(crate) const CREATE: Doc = Doc {
         ResponseDoc::error(429, "Too many attempts: retry after `Retry-After` seconds"),
     ],
     description: "Opens a session and sets its cookie. A wrong password and an unknown address \
-                  return the same 401. After five attempts from one address, further ones must \
+                  return the same 401. After five attempts from one address, further attempts must \
                   wait and return 429 with `Retry-After`.",
     ..Doc::new("sessions", "log_in", "Log in")
 };

@@ -58,8 +58,9 @@ pub(crate) const TRIGGER: Doc = Doc {
     description: "Starts an execution of the workflow and returns its ID at once; the execution is \
                   durable before the response is sent. Without `version_id`, the latest version \
                   runs. Inputs that violate the `input_schema` return 400, an archived workflow \
-                  409, a full queue 429. Poll the execution, follow its events, or pass a \
-                  `webhook_url` to learn the result. Send an `Idempotency-Key` to retry safely.",
+                  returns 409, and a full queue returns 429. Poll the execution, follow its \
+                  events, or pass a `webhook_url` to learn the result. Send an `Idempotency-Key` \
+                  to retry safely.",
     ..Doc::new("executions", "trigger_workflow", "Trigger a workflow")
 };
 
@@ -229,8 +230,8 @@ pub(crate) const BULK: Doc = Doc {
     description: "Starts one execution for each of 1 to 10 inputs. The response has one entry for \
                   each input, in the order of the request: an invalid input has the status \
                   `failed` and a message, and the others start. `bulk_id` selects these executions \
-                  in the list. A request that would exceed a limit of the organization is refused \
-                  as a whole. Send an `Idempotency-Key` to retry safely.",
+                  in the list. A request that would exceed a limit of the organization is rejected \
+                  entirely. Send an `Idempotency-Key` to retry safely.",
     ..Doc::new("executions", "trigger_workflow_in_bulk", "Trigger a workflow for 1 to 10 inputs")
 };
 

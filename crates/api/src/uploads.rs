@@ -44,8 +44,8 @@ pub(crate) const PRESIGN: Doc = Doc {
     ],
     description: "Creates a URL to which anyone can upload the bytes with a `PUT` within 15 \
                   minutes, without a key, with exactly the `required_headers`. `public_url` is the \
-                  URL of the content afterwards. Nothing is stored until the upload. The response \
-                  is not idempotent: each request creates another upload.",
+                  URL of the content afterwards. Nothing is stored until the upload. The request \
+                  is not idempotent: each repetition creates another upload.",
     ..Doc::new("files", "announce_upload", "Create a presigned upload")
 };
 
@@ -90,7 +90,7 @@ pub(crate) const PUT: Doc = Doc {
     ],
     description: "Stores the bytes of an upload that `POST /v1/upload/presign` created, with an \
                   API key or with the `token` of its URL. `Content-Type` must be the announced \
-                  one. Bytes that do not match the announced size or hash return 422, and nothing \
+                  type. Bytes that do not match the announced size or hash return 422, and nothing \
                   is stored; the upload can then be repeated until it expires. A complete upload \
                   returns 409.",
     ..Doc::new(
@@ -146,7 +146,7 @@ pub(crate) const POST_FOR_URL: Doc = Doc {
         ResponseDoc::error(422, "The file was not stored"),
     ],
     description: "Stores a file of a multipart form and returns only its URL, for clients that \
-                  need no record. Otherwise the same as `POST /v1/files`.",
+                  need no record. Otherwise, the request does the same as `POST /v1/files`.",
     ..Doc { id: "upload_file", summary: "Upload a file in a form and return only its URL", ..POST }
 };
 
@@ -281,7 +281,7 @@ fn pieces(
             }
             Ok(Some(piece)) if !bare.is_empty() && piece.starts_with(&bare) => {
                 let message = "the lines of the form must end in CRLF (RFC 2046), but the first \
-                     one ends in LF";
+                               line ends in LF";
                 failure.set(crate::Error::bad_request(message));
                 Err(std::io::ErrorKind::InvalidData.into())
             }

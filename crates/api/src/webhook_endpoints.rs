@@ -153,8 +153,8 @@ pub(crate) const PUT_NAMED: Doc = Doc {
     ],
     description: "Creates the endpoint with this name, or changes the given fields of an existing \
                   one. Repeating the request changes nothing. Only the 201 response contains the \
-                  secret. A signature scheme that differs from that of the existing endpoint \
-                  returns 409.",
+                  secret. If the existing endpoint has another signature scheme, the response is \
+                  409.",
     ..Doc::new("webhooks", "put_webhook_endpoint", "Create or update a webhook endpoint")
 };
 
@@ -193,8 +193,8 @@ pub(crate) async fn put_named(mut context: Context) -> Result<Response, crate::E
 pub(crate) const DELETE_NAMED: Doc = Doc {
     id: "delete_named_webhook_endpoint",
     summary: "Delete a webhook endpoint by name",
-    description: "Deletes the endpoint with this name. Its waiting deliveries fail without being \
-                  sent.",
+    description: "Deletes the endpoint with this name. The endpoint's waiting deliveries fail \
+                  without being sent.",
     ..DELETE
 };
 
@@ -218,8 +218,8 @@ pub(crate) const DELETE: Doc = Doc {
         ResponseDoc::empty(204, "The endpoint is deleted; its pending deliveries fail"),
         NO_ENDPOINT,
     ],
-    description: "Deletes the endpoint. Its waiting deliveries fail without being sent, and its \
-                  history remains.",
+    description: "Deletes the endpoint. The endpoint's waiting deliveries fail without being sent, \
+                  and its history remains.",
     ..Doc::new("webhooks", "delete_webhook_endpoint", "Delete a webhook endpoint")
 };
 
@@ -238,9 +238,9 @@ pub(crate) const ROTATE: Doc = Doc {
         NO_ENDPOINT,
     ],
     description: "Replaces the secret and returns the new one, which is not shown again. For \
-                  `grace_seconds` (a day by default), deliveries carry a signature with the new \
-                  and one with the previous secret, so that receivers can be changed without a \
-                  gap.",
+                  `grace_seconds` (a day by default), deliveries carry two signatures, one with \
+                  the new and one with the previous secret, so that receivers can be changed \
+                  without a gap.",
     ..Doc::new("webhooks", "rotate_webhook_endpoint", "Rotate the secret of a webhook endpoint")
 };
 

@@ -185,8 +185,8 @@ pub(crate) const REPLAY: Doc = Doc {
     )],
     description: "Redelivers the failed deliveries that were created in a time range, at most \
                   100,000, and returns their number. Deliveries that were redelivered recently, or \
-                  whose endpoint is deleted or disabled, are skipped. Use it after an outage of a \
-                  receiver.",
+                  whose endpoint is deleted or disabled, are skipped. Use this request after an \
+                  outage of a receiver.",
     ..Doc::new("webhooks", "replay", "Redeliver all failed deliveries in a time range")
 };
 
@@ -214,8 +214,8 @@ pub(crate) const TEST: Doc = Doc {
     responses: &[ResponseDoc::json::<TestDelivery>(200, "The receiver's response")],
     description: "Sends a sample delivery to a URL and returns the receiver's response, whatever \
                   its status. Nothing is stored or retried. If the delivery cannot be sent now, \
-                  because others wait for the receiver or its circuit is open, the response is 429 \
-                  with `Retry-After`.",
+                  because other deliveries wait for the receiver or its circuit is open, the \
+                  response is 429 with `Retry-After`.",
     ..Doc::new("webhooks", "test_receiver", "Send a sample delivery to a URL")
 };
 

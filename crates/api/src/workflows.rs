@@ -327,9 +327,9 @@ pub(crate) const DELETE: Doc = Doc {
         ResponseDoc::error(409, "The workflow was changed concurrently"),
     ],
     description: "Deletes the workflow and, unless `keep_running=true`, cancels its unfinished \
-                  executions before the response is sent. Its past executions remain readable; \
-                  every other route returns 404 afterwards. A locked workflow returns 403. If no \
-                  response arrives, repeat the request.",
+                  executions before the response is sent. The workflow's past executions remain \
+                  readable; every other route returns 404 afterwards. A locked workflow returns \
+                  403. If no response arrives, repeat the request.",
     ..Doc::new("workflows", "delete_workflow", "Delete a workflow")
 };
 

@@ -38,7 +38,7 @@ pub(crate) fn connections(configured: usize, descriptors: u64) -> usize {
             configured,
             most,
             descriptors,
-            "limits.connections lowered: the other file descriptors are reserved for files"
+            "limits.connections lowered, because the other file descriptors are reserved for files"
         );
     }
     configured.min(most)

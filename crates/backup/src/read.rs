@@ -179,7 +179,7 @@ fn check_head(head: &Head) -> Result<(), Error> {
         let version = &head.version;
         let message = format!(
             "this backup was written by release {version} in a format that this release ({}) does \
-             not support: use release {version} or a newer one",
+             not support: use release {version} or a newer release",
             env!("CARGO_PKG_VERSION")
         );
         return Err(Error::Damaged(message));

@@ -179,7 +179,7 @@ pub(super) async fn backup(asked: Backup, config: &Config) -> anyhow::Result<()>
         Encryption::Recipients(recipients) => format!(
             "encrypted for {} recipients: this machine cannot decrypt it. The contents were \
              checked while they were written, and the file on disk was compared with them; `orrery \
-             verify FILE --identity FILE` checks it again",
+             verify FILE --identity FILE` checks the backup again",
             recipients.len()
         ),
     };

@@ -128,7 +128,7 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
             let path = format!("{}/contents", path_of(&name));
             show_contents(&understood(admin.get(&path).await?)?, shape)?;
             output::note(&format!(
-                "Nothing was deleted. To delete it: orrery org delete {name} --yes"
+                "Nothing was deleted. To delete the organization: orrery org delete {name} --yes"
             ));
             Ok(())
         }

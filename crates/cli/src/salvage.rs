@@ -37,6 +37,8 @@ pub(super) async fn run(asked: Salvage, config: &Config) -> anyhow::Result<bool>
     let lost = report.faults.len();
     counted(report, &Output::new(shape.json))?;
     let what = if lost == 0 { "nothing was lost" } else { "the items named above are lost" };
-    output::note(&format!("written to {shown}; {what}. To use it, point `data_dir` at it"));
+    output::note(&format!(
+        "written to {shown}; {what}. To use the new data folder, point `data_dir` at it"
+    ));
     Ok(lost == 0)
 }

@@ -119,9 +119,9 @@ pub(super) async fn run(asked: Upgrade, config: &Config) -> anyhow::Result<bool>
 async fn taken(config: &Config, folder: &Path) -> anyhow::Result<PathBuf> {
     let Some(admin) = Admin::running(config).await else {
         anyhow::bail!(
-            "no service runs in {}, and opening its store with this binary would be the upgrade itself: \
-             start the service, or take a backup with the installed binary (`orrery backup FILE`) and \
-             rehearse on that: `orrery upgrade --rehearse --backup FILE`",
+            "no service runs in {}, and opening the store with this binary would already upgrade \
+             it: start the service, or take a backup with the installed binary (`orrery backup \
+             FILE`) and rehearse with that backup: `orrery upgrade --rehearse --backup FILE`",
             config.data_dir.display()
         );
     };

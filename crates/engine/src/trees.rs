@@ -47,7 +47,7 @@ pub(crate) enum TreeExceeded {
          bytes (engine.tree_bytes)"
     )]
     Bytes { root: ExecutionId, limit: u64 },
-    #[error("the execution {root}, the root of this execution's tree, was cancelled")]
+    #[error("the execution {root}, the root of this execution, was cancelled")]
     Cancelled { root: ExecutionId },
 }
 

@@ -131,8 +131,9 @@ impl Sealer {
         let is_used = exists(&data.join("store"))? || exists(&data.join(marker::FILE))?;
         if is_used && !exists(&path)? {
             let reason = "it is missing, but the store next to it is in use: restore the file from \
-                          a backup. Without it, the stored secrets of webhooks and all links are \
-                          lost for good; to accept that, write 32 random bytes into it (mode 0600)";
+                          a backup. Without the file, the stored secrets of webhooks and all links \
+                          are lost for good; to accept that, write 32 random bytes into it (mode \
+                          0600)";
             return Err(Error::Folder { path, reason: reason.to_owned() });
         }
         Self::open(data)

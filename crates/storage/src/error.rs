@@ -43,9 +43,9 @@ pub enum Error {
     Folder { path: PathBuf, reason: String },
     /// The store was written by a newer release.
     #[error(
-        "{} has store format {found}, which a newer release wrote; this program knows up to {known}. \
-         Install that release again, or a newer one. To go back to this one, restore a backup that \
-         was made before the upgrade into an empty folder",
+        "{} has store format {found}, which a newer release wrote; this program knows up to \
+         {known}. Install that release again, or a newer release. To go back to this release, \
+         restore a backup that was made before the upgrade into an empty folder",
         .folder.display()
     )]
     NewerFormat { folder: PathBuf, found: u32, known: u32 },

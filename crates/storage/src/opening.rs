@@ -103,8 +103,8 @@ fn since(reason: String, mark: &Option<Marker>) -> String {
     match mark {
         None => reason,
         Some(mark) => format!(
-            "{reason}; it was intact on {} (up to record {}). Restore a backup, or save what can \
-             be read with `orrery salvage --into DIR`",
+            "{reason}; the store was intact on {} (up to record {}). Restore a backup, or save \
+             what can be read with `orrery salvage --into DIR`",
             mark.at, mark.record
         ),
     }

@@ -189,7 +189,7 @@ async fn store_open_refuses_newer_format() {
     store.close().await;
     let error = Store::open(&options(&folder)).unwrap_err();
     let said = error.to_string();
-    assert!(said.contains("Install that release again, or a newer one"), "{said}");
+    assert!(said.contains("Install that release again, or a newer release"), "{said}");
     assert!(said.contains("restore a backup"), "{said}");
 }
 

@@ -166,7 +166,8 @@ fn describe_counters() {
         ("orrery_executions_total", "Finished executions, by kind and status"),
         (
             "orrery_endpoint_requests_total",
-            "Requests to the endpoints of models that have several, by outcome: answered or missed",
+            "Requests to the endpoints of models that have several endpoints, by outcome: answered \
+             or missed",
         ),
         ("orrery_commits_total", "Commits made durable"),
         ("orrery_flushes_total", "Groups of commits flushed to disk together"),
@@ -221,9 +222,12 @@ fn describe_gauges() {
         ("orrery_model_queued", "Predictions and steps queued for a model"),
         (
             "orrery_endpoint_used",
-            "Whether an endpoint of a model with several is in rotation: 1 or 0",
+            "Whether an endpoint of a model with several endpoints is in rotation: 1 or 0",
         ),
-        ("orrery_endpoint_in_flight", "Requests in flight at an endpoint of a model with several"),
+        (
+            "orrery_endpoint_in_flight",
+            "Requests in flight at an endpoint of a model with several endpoints",
+        ),
         ("orrery_webhook_in_flight", "Delivery attempts in flight"),
         ("orrery_webhook_open_circuits", "Receivers with an open circuit breaker"),
     ];

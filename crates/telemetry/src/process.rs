@@ -101,7 +101,13 @@ fn of(stat: &str, machine: &str, limits: &str, ticks: f64) -> String {
     let limit = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
     let limit = limit.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
     if let Some(limit) = limit {
-        put(&mut text, "process_max_fds", "gauge", "Most file descriptors that may be open", limit);
+        put(
+            &mut text,
+            "process_max_fds",
+            "gauge",
+            "The maximum number of open file descriptors",
+            limit,
+        );
     }
     text
 }

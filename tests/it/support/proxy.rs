@@ -4,6 +4,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use orrery_app::Running;
 use tempfile::TempDir;
@@ -13,6 +14,8 @@ use tokio::net::TcpStream;
 use super::process::own_address;
 use super::until;
 
+/// Time limit of one request that checks whether a proxy forwards; the request is repeated.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The port of a proxy.
 const PORT: u16 = 8443;
 /// The name of the port that the service itself shares between all hosts, without a proxy.
@@ -78,12 +81,19 @@ impl Proxy {
         let program = top.join("target/proxies").join(program);
         let mut command = Command::new(&program);
         command.args(arguments).current_dir(folder.path()).env("HOME", folder.path());
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let log = folder.path().join("log");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap());
         let child =
             command.spawn().unwrap_or_else(|error| panic!("{}: {error}", program.display()));
-        let proxy = Self { name: name.to_owned(), child, address, _folder: folder };
+        let mut proxy = Self { name: name.to_owned(), child, address, _folder: folder };
         // Traefik listens before its route is ready.
-        until("the proxy forwards", async || forwards(address).await).await;
+        until("the proxy forwards", async || {
+            if let Some(exit) = proxy.child.try_wait().unwrap() {
+                panic!("{}: {exit}: {}", proxy.name, fs::read_to_string(&log).unwrap());
+            }
+            tokio::time::timeout(ANSWER_TIMEOUT, forwards(address)).await.ok().flatten()
+        })
+        .await;
         Some(proxy)
     }
 
@@ -96,14 +106,15 @@ impl Proxy {
     }
 }
 
-/// Returns `Some` if the service responds through the proxy.
+/// Returns `Some` if the proxy has its route. The status does not matter, because the tests of TLS
+/// and of connection limits have services that do not answer this request.
 async fn forwards(address: SocketAddr) -> Option<()> {
     let mut stream = TcpStream::connect(address).await.ok()?;
     let request = format!("GET /ready HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.ok()?;
-    answer.starts_with("HTTP/1.1 200").then_some(())
+    (answer.starts_with("HTTP/1.1 ") && !answer.starts_with("HTTP/1.1 404")).then_some(())
 }
 
 /// Returns Traefik's static configuration without TLS.

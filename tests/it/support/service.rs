@@ -26,7 +26,7 @@ use tokio::runtime::Runtime;
 
 use super::client::{Answer, Ask, Connections};
 use super::proxy::Proxy;
-use super::within;
+use super::{until, within};
 
 /// Every listener uses a free port, and webhooks to this machine's IPv4 loopback are allowed.
 const CONFIG: &str = r#"
@@ -239,10 +239,12 @@ impl Service {
     /// Waits for the end of an execution; returns its state.
     pub(crate) async fn completed(&self, id: &str) -> Value {
         let path = format!("/executions/{id}?timeout=15");
-        let execution = self.flows(Method::GET, &path).send().await.expect(200);
-        let status = execution["status"].as_str().unwrap();
-        assert!(["completed", "failed", "cancelled"].contains(&status), "{execution}");
-        execution
+        until("end of the execution", async || {
+            let execution = self.flows(Method::GET, &path).send().await.expect(200);
+            let status = execution["status"].as_str().unwrap();
+            ["completed", "failed", "cancelled"].contains(&status).then_some(execution)
+        })
+        .await
     }
 
     /// Writes a file in the models folder and waits until the service has loaded it. Panics if it

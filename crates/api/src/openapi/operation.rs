@@ -88,7 +88,8 @@ fn parameters(route: &Route) -> Value {
             "name": "If-Match",
             "in": "header",
             "description": "The `ETag` of the version that the change is based on or, for a new \
-                            version, of the latest version. Returns 412 if it is not current",
+                            version, of the latest version. If the `ETag` is not current, the \
+                            response is 412",
             "schema": {"type": "string", "minLength": 1},
         }));
     }

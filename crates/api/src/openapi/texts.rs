@@ -54,7 +54,7 @@ pub(super) fn introduction(role: Role) -> String {
             CONVENTIONS,
         ),
         Role::Flows => (
-            "Workflows in their legacy format. They are the same objects as those of the base \
+            "Workflows in their legacy format. The workflows are the same objects as on the base \
              host, converted in both directions.",
             CONVENTIONS,
         ),
@@ -137,7 +137,7 @@ const TAGS: &[(&str, &str, &str)] = &[
     ("dashboard", "dashboard", "The pages of the dashboard, and the data that they show."),
     ("links", "dashboard", "Links that set up the Owner, invite people, or reset passwords."),
     ("members", "dashboard", "The people who can log in."),
-    ("keys", "dashboard", "API keys. They belong to the organization."),
+    ("keys", "dashboard", "The API keys of the organization."),
     ("chains", "predictions", "Fallback chains: models that run if the primary model fails."),
     ("audit", "dashboard", "Who changed what, and when."),
     ("admin", "administration.md", "The audit log of all organizations."),

@@ -56,8 +56,11 @@ pub(super) fn age(config: &config::Backup, now: Timestamp) -> Finding {
         return late("there is none yet".to_owned());
     };
     let age = now.since(Timestamp::from_micros(0).plus(written));
-    let detail =
-        format!("the newest is {} old; backups are scheduled every {}", words(age), words(every));
+    let detail = format!(
+        "the newest backup is {} old; backups are scheduled every {}",
+        words(age),
+        words(every)
+    );
     if age > every.saturating_mul(LATE) { late(detail) } else { Finding::good("backups", detail) }
 }
 
@@ -118,12 +121,12 @@ fn read(seen: &Seen, config: &config::Backup) -> anyhow::Result<String> {
             let plain = backup::open(BufReader::new(file), &keys)?;
             let summary = backup::verify(plain, &mut |_bytes| {})?;
             let rows = summary.rows;
-            Ok(format!("the newest was verified: {rows} rows, {mib} MiB"))
+            Ok(format!("the newest backup was verified: {rows} rows, {mib} MiB"))
         }
         None => {
             read_ends(file, seen.bytes)?;
-            let how = "`orrery verify` reads all of it";
-            Ok(format!("start and end of the newest are readable, {mib} MiB; {how}"))
+            let how = "`orrery verify` reads the complete backup";
+            Ok(format!("start and end of the newest backup are readable, {mib} MiB; {how}"))
         }
     }
 }
@@ -160,7 +163,10 @@ mod tests {
         let scheduled = "backups are scheduled every 1 hour";
         assert!(!found.concern && found.detail.ends_with(scheduled), "{found:?}");
         let late = age(&config, now.plus(Duration::from_secs(3 * 3600 + 60)));
-        assert!(late.concern && late.detail.starts_with("the newest is 3 hours old"), "{late:?}");
+        assert!(
+            late.concern && late.detail.starts_with("the newest backup is 3 hours old"),
+            "{late:?}"
+        );
     }
 
     #[test]

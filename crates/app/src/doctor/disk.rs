@@ -47,7 +47,7 @@ fn judge(time: Duration) -> Result<Finding, String> {
         ));
     }
     if time > SLOW {
-        return Err(format!("a flush takes {shown}: every commit waits for one"));
+        return Err(format!("a flush takes {shown}: every commit waits for a flush"));
     }
     Ok(Finding::good("fsync", format!("a flush takes {shown}")))
 }

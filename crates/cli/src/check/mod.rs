@@ -123,7 +123,8 @@ pub(super) fn other_file(
     }
     let detail = match file {
         Some(file) => format!(
-            "the service that runs in {} was started with {1}: check that with --config {1}",
+            "the service that runs in {} was started with {1}: to check that configuration, use \
+             --config {1}",
             config.data_dir.display(),
             file.display()
         ),

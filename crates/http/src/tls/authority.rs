@@ -239,7 +239,7 @@ fn outdated(
     Ok(new.map(|name| {
         format!(
             "it did not permit the name {name}. Clients that have the former file refuse this \
-             machine until they get the new one"
+             machine until they get the new file"
         )
     }))
 }
