@@ -29,6 +29,7 @@ mod chat;
 mod compress;
 mod content;
 mod context;
+mod cors;
 mod costs;
 mod cursor;
 mod dashboard;
@@ -75,6 +76,7 @@ pub mod static_files;
 mod triggers;
 mod unknown;
 mod uploads;
+mod vendors;
 mod webhook_endpoints;
 mod webhooks;
 mod workflows;
@@ -355,6 +357,9 @@ pub const ROUTES: &[Route] = &[
 
     route!(&[Base], POST, "/v1/chat/completions", Key, Body, Keyed, chat::completions, chat::COMPLETIONS),
     route!(&[Base], POST, "/v1/embeddings", Key, Body, Keyed, chat::embeddings, chat::EMBEDDINGS),
+    route!(&[Base], POST, "/v1/completions", Key, Body, Keyed, chat::text_completions, chat::TEXT_COMPLETIONS),
+    route!(&[Base], POST, "/v1/rerank", Key, Body, Keyed, chat::rerank, chat::RERANK),
+    route!(&[Base], POST, "/rerank", Key, Body, Keyed, chat::rerank, chat::RERANK_ALIAS),
     route!(&[Base], POST, "/v1/messages", Key, Body, Keyed, messages::create, messages::CREATE),
     route!(&[Base], POST, "/v1/messages/count_tokens", Key, Body, Keyed, messages::count_tokens, messages::COUNT_TOKENS),
     route!(&[Base], GET, "/v1/llm-router/model-catalog", Key, Bare, Keyed, chat::models, chat::MODELS),

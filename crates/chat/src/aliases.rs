@@ -4,6 +4,7 @@
 //! list has. It stands for a model, not for another alias.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::route::Target;
 use super::service::{Chat, Inner};
@@ -54,7 +55,7 @@ impl Aliases {
 impl Inner {
     /// Returns the model that an ID stands for; `None` if it is the ID of a model or of the agent,
     /// or no alias.
-    pub(super) async fn alias(&self, id: &str) -> Option<&str> {
+    pub(super) async fn alias(self: &Arc<Self>, id: &str) -> Option<&str> {
         let model = self.aliases.find(id)?;
         let is_local = self.catalog.get(id).is_some() || self.catalog.unserved(id).is_some();
         if is_local || id == self.options.agent_id || self.is_listed(id).await {

@@ -15,6 +15,8 @@ const BYTES_FREE: u64 = 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Allowance {
     tokens: Tokens,
+    /// Bytes of the prompts, if the answers begin with them.
+    echoed: u64,
     /// Whether the request itself limits the output.
     is_requested: bool,
 }
@@ -23,7 +25,9 @@ impl Allowance {
     /// Returns the allowance of a request to a model with a context of `context` tokens, if known.
     #[must_use]
     pub(crate) fn of(request: &Request, context: Option<u32>) -> Self {
-        Self { tokens: request.bound.tokens(context), is_requested: request.bound.is_limited() }
+        let bound = request.bound;
+        let echoed = if request.echoes { bound.echoed_bytes() } else { 0 };
+        Self { tokens: bound.tokens(context), echoed, is_requested: bound.is_limited() }
     }
 
     #[must_use]
@@ -37,6 +41,7 @@ impl Allowance {
     pub(crate) fn exceeded(self, name: &str, bytes: u64, is_reserved: bool) -> Option<Failure> {
         let output = self.tokens.output;
         let most = output.saturating_mul(BYTES_PER_TOKEN_MAX).saturating_add(BYTES_FREE);
+        let most = most.saturating_add(self.echoed);
         if bytes <= most || !(self.is_requested || is_reserved) {
             return None;
         }

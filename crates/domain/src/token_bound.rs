@@ -18,8 +18,20 @@ const MEDIA_TOKENS: u64 = 1000;
 /// Maximum tokens of an image or other non-text part: an image of the highest resolution, or ten
 /// minutes of speech.
 const MEDIA_TOKENS_MAX: u64 = 16_384;
+/// Maximum bytes of text of a token that a client sends, on average.
+const TOKEN_BYTES_MAX: u64 = 16;
 /// Top-level fields whose text the model reads.
-const TEXTS: [&str; 6] = ["prompt", "system", "input", "tools", "functions", "response_format"];
+const TEXTS: [&str; 9] = [
+    "prompt",
+    "suffix",
+    "query",
+    "documents",
+    "system",
+    "input",
+    "tools",
+    "functions",
+    "response_format",
+];
 /// Bytes at the start of a `data:` URI that are searched for `;base64`.
 const URI_HEAD: usize = 256;
 
@@ -154,6 +166,8 @@ pub struct TokenBound {
     /// Tokens per answer, if the request limits them.
     answer: Option<u64>,
     answers: u64,
+    /// The number of prompts, each within the context of the model.
+    prompts: u64,
 }
 
 impl TokenBound {
@@ -169,6 +183,7 @@ impl TokenBound {
             prompt: Prompt::of(request),
             answer: largest(limits),
             answers: largest(answers).unwrap_or(1),
+            prompts: 1,
         }
     }
 
@@ -180,7 +195,7 @@ impl TokenBound {
             Err(_other) => {
                 let mut prompt = Prompt::default();
                 prompt.add(input.get(), length(input.get()));
-                Self { prompt, answer: None, answers: 1 }
+                Self { prompt, answer: None, answers: 1, prompts: 1 }
             }
         }
     }
@@ -189,6 +204,31 @@ impl TokenBound {
     #[must_use]
     pub const fn without_answer(self) -> Self {
         Self { answer: Some(0), ..self }
+    }
+
+    /// Counts the answers to each of this many prompts.
+    #[must_use]
+    pub const fn for_prompts(self, prompts: u64) -> Self {
+        Self { answers: self.answers.saturating_mul(prompts), prompts, ..self }
+    }
+
+    /// Counts the text of a field this many times more, because the model reads it again.
+    #[must_use]
+    pub const fn repeating(self, bytes: u64, times: u64) -> Self {
+        let bytes = bytes.saturating_mul(times);
+        let prompt = Prompt {
+            text: self.prompt.text.saturating_add(bytes),
+            sent: self.prompt.sent.saturating_add(bytes),
+            ..self.prompt
+        };
+        Self { prompt, ..self }
+    }
+
+    /// The maximum bytes of text of the prompts if each answer begins with its own.
+    #[must_use]
+    pub const fn echoed_bytes(self) -> u64 {
+        let tokens = self.prompt.tokens.saturating_mul(TOKEN_BYTES_MAX);
+        self.prompt.text.saturating_add(tokens).saturating_mul(self.answers)
     }
 
     /// The estimated tokens of the prompt, for a server that does not report them.
@@ -209,7 +249,7 @@ impl TokenBound {
         let context = context.map_or(u64::MAX, u64::from);
         let of_one = self.answer.unwrap_or(OUTPUT_TOKENS_RESERVED).min(context);
         Tokens {
-            input: self.prompt.most().clamp(1, context.max(1)),
+            input: self.prompt.most().clamp(1, context.max(1).saturating_mul(self.prompts.max(1))),
             output: of_one.saturating_mul(self.answers),
             is_estimated: true,
         }

@@ -291,6 +291,8 @@ pub enum ModelSource {
 pub enum ModelKind {
     Chat,
     Embeddings,
+    Completions,
+    Rerank,
 }
 
 /// A price in US dollars, including this service's platform fee.

@@ -19,6 +19,7 @@ pub mod apply;
 pub mod bulk_job;
 pub mod chain;
 pub mod chat;
+pub mod completions;
 pub mod decision;
 pub mod definition;
 pub mod delivery;

@@ -249,6 +249,7 @@ fn responses(route: &Route, schemas: &mut Schemas) -> Value {
 fn error_schema(route: &Route, status: u16) -> &'static str {
     match route.doc.errors {
         ErrorForm::OpenAi if status != 401 => OPEN_AI_ERROR,
+        ErrorForm::OpenAiOnly => OPEN_AI_ERROR,
         ErrorForm::OpenAi | ErrorForm::Plain => ERROR,
         ErrorForm::Anthropic => ANTHROPIC_ERROR,
     }

@@ -46,7 +46,11 @@ pub(super) fn introduction(role: Role) -> String {
         Role::Base => (
             "The main API of Orrery: models and predictions, workflows and their executions, chat, \
              decisions, files, schedules and webhooks. A client needs no other document, except \
-             for the agent.",
+             for the agent.\n\n\
+             The routes of OpenAI's API, such as `/v1/chat/completions`, `/v1/models` and \
+             `/v1/files`, are also below `/openai/v1`. There, every request needs a key, every \
+             error has OpenAI's format, models are listed in that format, and unknown query \
+             parameters are ignored.",
             CONVENTIONS,
         ),
         Role::Workflows => (
