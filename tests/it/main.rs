@@ -71,6 +71,7 @@ mod mcp;
 mod messages;
 mod models;
 mod named_secrets;
+mod ollama;
 mod one_port;
 mod openai_client;
 mod openai_place;

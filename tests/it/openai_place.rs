@@ -142,3 +142,31 @@ async fn openai_place_is_served_through_one_port() {
     answer.expect_text(401, UNAUTHORIZED);
     service.get("/openai/v1/models").await.expect(200);
 }
+
+#[tokio::test]
+async fn agent_on_base_host_has_openais_defaults() {
+    let up = Upstream::start().await;
+    let service = Service::configured(&(up.config("") + "[agent]\nmodel = 'far'\n")).await;
+    up.follows(|_request| {
+        let message = json!({"role": "assistant", "content": "I am here."});
+        (200, json!({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}))
+    });
+    // The fields that OpenAI's clients send for other models.
+    let mut body = chat("orrery/beta");
+    let more = json!({"temperature": 0.5, "top_p": 1, "max_completion_tokens": 9, "n": 1, "seed": 1,
+        "tools": [], "response_format": {"type": "text"}, "user": "x", "metadata": {"a": "b"}});
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    for path in ["/v1/chat/completions", "/openai/v1/chat/completions"] {
+        let said = service.post(path, &body).send().await.expect(200);
+        assert_eq!(said["object"], "chat.completion");
+        assert_eq!(said["choices"][0]["message"]["content"], "I am here.");
+        let mut streamed = body.clone();
+        streamed["stream"] = true.into();
+        let answer = service.post(path, &streamed).send().await;
+        assert_eq!(answer.header("content-type"), "text/event-stream", "{}", answer.text);
+        assert!(answer.text.ends_with("data: [DONE]\n\n"), "{}", answer.text);
+    }
+    let own = service.ask(Role::Agent, Method::POST, "/v1/chat/completions").key(&service.key);
+    let streamed = own.json(&chat("orrery/beta")).send().await;
+    assert_eq!(streamed.header("content-type"), "text/event-stream", "its own host streams");
+}

@@ -265,6 +265,7 @@ impl Host {
             | Role::Workflows
             | Role::Flows
             | Role::Agent
+            | Role::Ollama
             | Role::Metrics
             | Role::Control => None,
         };
@@ -390,23 +391,8 @@ impl Host {
                 return Err(error);
             }
         };
-        let principal = match access {
-            Access::Local | Access::Admin if route.access != access => {
-                access::in_the_name_of(&self.services, &request, &principal).await?
-            }
-            Access::Admin => {
-                access::in_the_name_of_path(&self.services, route, &request, principal).await?
-            }
-            Access::Public
-            | Access::MaybeKey
-            | Access::Key
-            | Access::BodyKey
-            | Access::Link
-            | Access::Member
-            | Access::KeyManager
-            | Access::Owner
-            | Access::Local => principal,
-        };
+        let principal =
+            access::acting_for(&self.services, route, access, &request, principal).await?;
         access::check_rate_limit(&self.services, route.rate, &principal)?;
         if !route.method.is_safe() {
             self.wait_for_start().await;

@@ -57,7 +57,7 @@ pub(crate) fn not_found(
     let error = crate::Error::not_found("not found");
     let is_public = match role {
         Role::Base | Role::Workflows | Role::Flows | Role::Agent | Role::Dashboard => true,
-        Role::Metrics | Role::Control => false,
+        Role::Ollama | Role::Metrics | Role::Control => false,
     };
     match serving(role, method, path).filter(|_| is_public) {
         Some(host) => {

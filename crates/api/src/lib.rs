@@ -57,6 +57,8 @@ mod members;
 mod messages;
 mod models;
 mod named;
+mod ollama;
+mod ollama_models;
 mod one_port;
 mod openapi;
 mod operator;
@@ -129,6 +131,8 @@ pub enum Role {
     Flows,
     Agent,
     Dashboard,
+    /// Ollama's API. Off unless the configuration gives it an address.
+    Ollama,
     /// The listener for Prometheus.
     Metrics,
     /// The Unix socket for the command line. Its owner has full access.
@@ -145,6 +149,7 @@ impl Role {
             Self::Flows => "flows",
             Self::Agent => "agent",
             Self::Dashboard => "dashboard",
+            Self::Ollama => "ollama",
             Self::Metrics => "metrics",
             Self::Control => "control",
         }
@@ -162,6 +167,8 @@ pub enum Access {
     Key,
     /// An API key, which may also be in the body as `api_key`.
     BodyKey,
+    /// An API key, or none for requests from this machine, if the configuration names their key.
+    LocalKey,
     /// An API key, or a signed link of the service whose `token` grants access to this path.
     Link,
     /// A dashboard session of a member.
@@ -231,10 +238,12 @@ pub struct Route {
     pub doc: Doc,
 }
 
-use Access::{Admin, BodyKey, Key, KeyManager, Link, Local, MaybeKey, Member, Owner, Public};
+use Access::{
+    Admin, BodyKey, Key, KeyManager, Link, Local, LocalKey, MaybeKey, Member, Owner, Public,
+};
 use BodyLimit::{Configured as Body, File, None as Bare, Small};
 use Rate::{Balance, Configured as Keyed, Free};
-use Role::{Agent, Base, Control, Dashboard, Flows, Metrics, Workflows};
+use Role::{Agent, Base, Control, Dashboard, Flows, Metrics, Ollama, Workflows};
 
 const API: &[Role] = &[Base, Workflows, Flows, Agent];
 const ENGINE: &[Role] = &[Workflows];
@@ -411,6 +420,21 @@ pub const ROUTES: &[Route] = &[
 
     route!(&[Base], GET, "/v1/limits", Key, Bare, Keyed, limits::get, limits::GET),
     route!(&[Base], GET, "/v1/billing/balance", Key, Bare, Balance, billing::balance, billing::BALANCE),
+
+    route!(&[Ollama], GET, "/", Public, Bare, Free, ollama_models::root, ollama_models::ROOT),
+    route!(&[Ollama], GET, "/api/version", Public, Bare, Free, ollama_models::version, ollama_models::VERSION),
+    route!(&[Ollama], GET, "/api/tags", LocalKey, Bare, Keyed, ollama_models::tags, ollama_models::TAGS),
+    route!(&[Ollama], GET, "/api/ps", LocalKey, Bare, Keyed, ollama_models::loaded, ollama_models::LOADED),
+    route!(&[Ollama], POST, "/api/show", LocalKey, Small, Keyed, ollama_models::show, ollama_models::SHOW),
+    route!(&[Ollama], POST, "/api/chat", LocalKey, Body, Keyed, ollama::chat, ollama::CHAT),
+    route!(&[Ollama], POST, "/api/generate", LocalKey, Body, Keyed, ollama::generate, ollama::GENERATE),
+    route!(&[Ollama], POST, "/api/embed", LocalKey, Body, Keyed, ollama::embed, ollama::EMBED),
+    route!(&[Ollama], POST, "/api/embeddings", LocalKey, Body, Keyed, ollama::embeddings, ollama::EMBEDDINGS),
+    route!(&[Ollama], POST, "/api/pull", LocalKey, Bare, Keyed, ollama_models::manage, ollama_models::MANAGE),
+    route!(&[Ollama], POST, "/api/push", LocalKey, Bare, Keyed, ollama_models::manage, ollama_models::MANAGE),
+    route!(&[Ollama], POST, "/api/create", LocalKey, Bare, Keyed, ollama_models::manage, ollama_models::MANAGE),
+    route!(&[Ollama], POST, "/api/copy", LocalKey, Bare, Keyed, ollama_models::manage, ollama_models::MANAGE),
+    route!(&[Ollama], DELETE, "/api/delete", LocalKey, Bare, Keyed, ollama_models::manage, ollama_models::MANAGE),
 
     route!(&[Dashboard], GET, "/", Public, Bare, Free, dashboard::page, dashboard::PAGE),
     route!(&[Dashboard], GET, "/app", Public, Bare, Free, dashboard::page, dashboard::PAGE_OF_APP),

@@ -40,8 +40,8 @@ const TOKEN_MIN: usize = 20;
 /// The beginnings of tokens of well-known services.
 const TOKENS: [&str; 10] =
     ["sk-", "ghp_", "gho_", "github_pat_", "glpat-", "xoxb-", "xoxp-", "hf_", "smk_", "whsec_"];
-/// Exceptions: keys whose value is a file's path.
-const PATHS: [&str; 1] = ["tls.private_key"];
+/// Exceptions: keys whose value is a file's path, or the ID of a key.
+const PATHS: [&str; 2] = ["tls.private_key", "hosts.ollama.key_id"];
 /// Keys whose value is a secret although no word says so: the path of the URL of a chat's webhook
 /// or of a topic of ntfy is one.
 const URLS: [&str; 1] = ["alerts.url"];

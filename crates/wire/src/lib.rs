@@ -34,6 +34,7 @@ pub mod mcp;
 pub mod member;
 pub mod messages;
 pub mod model;
+pub mod ollama;
 pub mod openai;
 pub mod operator;
 pub mod pattern;

@@ -151,6 +151,16 @@ def agent():
 
 
 @case
+def agent_on_base_host():
+    for path in ("/v1", "/openai/v1"):
+        agent = openai.OpenAI(base_url=f"{BASE}{path}", api_key=KEY, max_retries=0)
+        said = agent.chat.completions.create(
+            model="orrery/beta", messages=[{"role": "user", "content": "use adder__add"}], temperature=0, max_tokens=99
+        )
+        holds("done: " in said.choices[0].message.content, said)
+
+
+@case
 def completions():
     for model in (FAR, TINY):
         said = client.completions.create(model=model, prompt="one", max_tokens=8, seed=SEED)

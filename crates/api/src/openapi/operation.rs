@@ -41,7 +41,9 @@ pub(super) const fn schemes(access: Access) -> &'static [&'static str] {
     match access {
         Access::Public | Access::Local => &[],
         Access::Member | Access::KeyManager | Access::Owner => &["Session"],
-        Access::MaybeKey | Access::Key | Access::BodyKey => &["ApiKey", "Bearer"],
+        Access::MaybeKey | Access::Key | Access::BodyKey | Access::LocalKey => {
+            &["ApiKey", "Bearer"]
+        }
         Access::Link => &["ApiKey", "Bearer", "Link"],
         Access::Admin => &["Bearer"],
     }

@@ -68,7 +68,7 @@ pub(super) fn introduction(role: Role) -> String {
              workflows, and the Model Context Protocol, which offers them as tools to other agents.",
             CONVENTIONS,
         ),
-        Role::Dashboard | Role::Metrics | Role::Control => (
+        Role::Dashboard | Role::Ollama | Role::Metrics | Role::Control => (
             "The dashboard's own API, with a member's session, and the administration API under \
              `/admin/v1`, with an admin key. The routes of the other hosts are also available here, \
              under `/api/{host}`.",
@@ -87,7 +87,9 @@ pub(super) fn introduction(role: Role) -> String {
 /// Returns a link to the documentation of a host.
 pub(super) fn external_docs(role: Role) -> Value {
     let (page, description) = match role {
-        Role::Base | Role::Metrics | Role::Control => ("api.md", "Every route, with examples"),
+        Role::Base | Role::Ollama | Role::Metrics | Role::Control => {
+            ("api.md", "Every route, with examples")
+        }
         Role::Workflows => ("workflows.md", "Workflows, with examples"),
         Role::Flows => ("legacy", "The contract of the flows host"),
         Role::Agent => ("agent.md", "The agent, with examples"),
