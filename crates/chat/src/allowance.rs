@@ -99,6 +99,10 @@ mod tests {
         assert_eq!(open.exceeded("m", u64::MAX, false), None, "nothing is reserved");
         assert_eq!(open.exceeded("m", most, true), None);
         assert!(open.exceeded("m", most + 1, true).is_some());
+        let body = br#"{"model":"m","prompt":"12345678","max_tokens":1,"echo":true}"#;
+        let echo = Allowance::of(&Request::read(Operation::Completions, body).unwrap(), None);
+        assert_eq!(echo.exceeded("m", BYTES_FREE + 16 + 8, false), None, "with its prompt");
+        assert!(echo.exceeded("m", BYTES_FREE + 16 + 9, false).is_some());
         // English averages more than four bytes per token.
         let small = allowance("", Some(2048));
         assert_eq!(small.exceeded("m", 2048 * 5, true), None);

@@ -138,6 +138,7 @@ impl Request {
 
     fn of_embeddings(mut fields: RawObject) -> Result<Self, InvalidRequest> {
         let known: EmbeddingsRequest = known_fields(&fields)?;
+        let inputs = known.input.count() as u64;
         fields.remove("fallback_selector");
         Ok(Self {
             operation: Operation::Embeddings,
@@ -145,7 +146,7 @@ impl Request {
             selector: known.fallback_selector.filter(|name| !name.is_empty()),
             is_stream: false,
             wants_usage: false,
-            bound: TokenBound::of(&fields).without_answer(),
+            bound: TokenBound::of(&fields).for_prompts(inputs).without_answer(),
             echoes: false,
             fields,
         })

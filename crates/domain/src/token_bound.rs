@@ -355,6 +355,19 @@ mod tests {
     }
 
     #[test]
+    fn text_that_is_read_again_and_echoed_prompts_are_counted() {
+        let request = object(&json!({"query": "12345678", "documents": ["1234", {"text": "12"}]}));
+        let bound = TokenBound::of(&request).for_prompts(2).without_answer();
+        let again = bound.repeating(8, 1);
+        assert_eq!(again.prompt_estimate() - bound.prompt_estimate(), 2);
+        assert_eq!(again.tokens(None).input - bound.tokens(None).input, 8);
+        let texts = object(&json!({"prompt": ["12345", "678"], "n": 3}));
+        assert_eq!(TokenBound::of(&texts).for_prompts(2).echoed_bytes(), 8 * 6);
+        let tokens = object(&json!({"prompt": [1, 2, 3]}));
+        assert_eq!(TokenBound::of(&tokens).echoed_bytes(), 3 * TOKEN_BYTES_MAX);
+    }
+
+    #[test]
     fn prompt_counts_escapes_unescaped() {
         for (json, bytes) in [
             (r#""\u4e2d\u00e9\ud83d\ude00\u0041""#, 10),
@@ -392,6 +405,8 @@ mod tests {
         assert_eq!((input, output), (2048, 3 * 2048));
         assert_eq!(TokenBound::of(&long).without_answer().tokens(None).output, 0);
         let list = RawValue::from_string("[\"1234\"]".to_owned()).unwrap();
+        let many = TokenBound::of(&long).for_prompts(2).tokens(Some(2048));
+        assert_eq!((many.input, many.output), (2 * 2048, 6 * 2048), "each within the context");
         assert_eq!(TokenBound::of_input(&list).tokens(None).input, 8);
     }
 }
