@@ -268,9 +268,14 @@ pub(crate) async fn find_callable(context: &Context, id: &str) -> Result<Respons
     if let Some(model) = callable(services, &catalog).into_iter().find(|model| model.id == id) {
         return Ok(response::json(StatusCode::OK, &model));
     }
-    let error: crate::Error = match services.chat.bind(id) {
-        Ok(_) => crate::Error::not_found(format!("the upstream lists no model '{id}'")),
-        Err(error) => error.into(),
+    let late = catalog.upstream.as_ref().and_then(|list| list.error.as_deref());
+    let error: crate::Error = match (services.chat.bind(id), late) {
+        (Ok(_), Some(reason)) => {
+            let message = format!("the upstream may have the model '{id}', but {reason}");
+            crate::Error::unavailable(message)
+        }
+        (Ok(_), None) => crate::Error::not_found(format!("the upstream lists no model '{id}'")),
+        (Err(error), _) => error.into(),
     };
     if error.status.is_server_error() {
         return Ok(error.into_open_ai_response());

@@ -139,6 +139,7 @@ pub(crate) const GET: Doc = Doc {
     responses: &[
         ResponseDoc::json::<Detail<'static>>(200, "The model"),
         ResponseDoc::any_error(404, "Model not found"),
+        ResponseDoc::any_error(503, "The upstream's list of models cannot be read"),
     ],
     description: "Returns a model with the JSON Schema of its input and its estimated cost. Needs \
                   no key. A key in `Authorization: Bearer`, or `format=openai`, selects OpenAI's \
