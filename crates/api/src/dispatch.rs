@@ -254,7 +254,8 @@ impl Host {
         if peer != Peer::InProcess
             && let Err(error) = authority::check(&request)
         {
-            return Routed::nowhere(ErrorForm::Plain, Err(error.into()));
+            let form = vendors::form_of(self.role, request.uri().path());
+            return Routed::nowhere(form, Err(error.into()));
         }
         let site = match self.role {
             Role::Dashboard => match Site::of(&self.services, &request, self.is_encrypted) {
