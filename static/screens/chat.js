@@ -90,7 +90,7 @@ function WithModel() {
 
 export const Detail = List;
 
-const isChat = (model) => model.kind !== "embeddings";
+const isChat = (model) => model.kind === null || model.kind === "chat";
 
 // Adds a chunk of the stream to the answer so far.
 function grown(message, chunk) {

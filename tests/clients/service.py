@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-HOSTS = ("base", "workflows", "flows", "agent", "dashboard")
+HOSTS = ("base", "workflows", "flows", "agent", "dashboard", "ollama")
 START_TIMEOUT_S, INSTALL_TIMEOUT_S = 60, 900
 
 

@@ -93,6 +93,10 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path == "/v1/embeddings":
             self.embeddings(body)
+        elif self.path == "/v1/completions":
+            self.complete(body)
+        elif self.path == "/v1/rerank":
+            self.rerank(body)
         elif self.path != "/v1/chat/completions":
             self.reply({"error": {"message": "no such path", "type": "invalid_request_error"}}, 404)
         elif status := failure_for(body):
@@ -138,6 +142,31 @@ class Handler(BaseHTTPRequestHandler):
             event({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}})
         event("[DONE]")
         self.wfile.write(b"0\r\n\r\n")
+
+    def complete(self, body):
+        prompts = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
+        choices = [
+            {"index": index, "text": f"after {prompt}", "logprobs": None, "finish_reason": "stop"}
+            for index, prompt in enumerate(prompts)
+        ]
+        head = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": body["model"]}
+        usage = {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}
+        if not body.get("stream"):
+            return self.reply(head | {"choices": choices, "usage": usage})
+        events = [head | {"choices": [choice]} for choice in choices]
+        if (body.get("stream_options") or {}).get("include_usage"):
+            events.append(head | {"choices": [], "usage": usage})
+        text = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def rerank(self, body):
+        """Longer documents are more relevant."""
+        scores = [{"index": index, "score": len(text)} for index, text in enumerate(body["documents"])]
+        self.reply({"data": scores, "usage": {"total_tokens": 9}})
 
     def embeddings(self, body):
         inputs = body["input"] if isinstance(body["input"], list) else [body["input"]]

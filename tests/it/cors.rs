@@ -46,6 +46,19 @@ async fn cors_allowed_origin_gets_headers_on_preflight_and_errors() {
     ] {
         assert!(headers.split(", ").any(|header| header == name), "{name}: {headers}");
     }
+    assert!(!headers.contains("stainless"), "{headers}");
+    let own = "authorization, X-Stainless-Arch,x-stainless-os , x-stainless-a b, x-evil";
+    let asked = service.ask(Role::Base, Method::OPTIONS, "/openai/v1/chat/completions");
+    let asked = asked.header("origin", ORIGIN).header("access-control-request-headers", own);
+    let preflight = asked.send().await;
+    assert_eq!((preflight.status, preflight.text.as_str()), (204, ""));
+    let headers = preflight.header("access-control-allow-headers");
+    for (name, is_allowed) in
+        [("X-Stainless-Arch", true), ("x-stainless-os", true), ("x-stainless-a b", false)]
+    {
+        assert_eq!(headers.split(", ").any(|header| header == name), is_allowed, "{headers}");
+    }
+    assert!(!headers.contains("evil"), "{headers}");
     for (path, status) in [("/v1/models", 200), ("/v1/prediction/x", 401), ("/v1/nothing", 404)] {
         let answer = ask(&service, Method::GET, path, ORIGIN).await;
         assert_eq!(answer.status, status);

@@ -173,6 +173,7 @@ async fn member_permissions_are_enforced_on_every_route() {
                 | Access::MaybeKey
                 | Access::Key
                 | Access::BodyKey
+                | Access::LocalKey
                 | Access::Link
                 | Access::Member
                 | Access::Admin

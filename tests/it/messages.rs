@@ -433,6 +433,23 @@ async fn alias_stands_for_a_model_and_hides_none() {
 }
 
 #[tokio::test]
+async fn alias_does_not_wait_for_a_silent_upstream() {
+    let near = Upstream::start().await;
+    let (up, service) = start("aliases = { 'claude-*' = 'near' }\n").await;
+    service.manifest(&near.manifest("near", "chat", ""));
+    up.is_silent();
+    for _call in 0..3 {
+        near.says("here", 1, 1);
+        let started = orrery_runtime::monotonic_now();
+        ask(&service, &request("claude-x")).send().await.expect(200);
+        assert!(started.elapsed().as_secs() < 8, "it waited for the list: {:?}", started.elapsed());
+    }
+    assert_eq!(up.requests().len(), 1, "the list is still being fetched");
+    let list = service.get("/v1/llm-router/model-catalog").await.expect(200);
+    assert_eq!(list["upstream"]["stale"], true);
+}
+
+#[tokio::test]
 async fn models_are_listed_in_anthropics_form() {
     let near = Upstream::start().await;
     let service = Service::start().await;

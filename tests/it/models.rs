@@ -286,6 +286,16 @@ async fn model_unknown_to_openai_clients_is_404_in_their_form() {
 }
 
 #[tokio::test]
+async fn model_of_an_upstream_without_a_list_is_503() {
+    let up = Upstream::start().await;
+    let service = Service::configured(&up.config("")).await;
+    up.answers(500, "down");
+    let answer = by_bearer(&service, "/v1/models/far").send().await.expect(503);
+    let expected = "the upstream may have the model 'far', but the upstream answered 500";
+    assert_eq!(answer["error"]["message"], expected);
+}
+
+#[tokio::test]
 async fn model_routes_reject_wrong_keys_and_forms() {
     let service = Service::start().await;
     for path in ["/v1/models", "/v1/models/text-summary"] {

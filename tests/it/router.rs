@@ -335,14 +335,19 @@ async fn chained(first: &Upstream, second: &Upstream) -> Service {
     let service = Service::start().await;
     service.manifest(&first.manifest("first", "chat", "[cost]\ntype = 'fixed'\namount = 1.0\n"));
     service.manifest(&second.manifest("second", "chat", ""));
-    let entries = serde_json::from_value(json!([{"model": "second"}])).unwrap();
+    add_chain(&service, "first", "second").await;
+    service
+}
+
+/// Creates a fallback chain with one entry.
+pub(crate) async fn add_chain(service: &Service, model: &str, second: &str) {
+    let entries = serde_json::from_value(json!([{"model": second}])).unwrap();
     let models = service.running.services.catalog.clone();
     let schema = |slug: &str| {
         models.get(slug).map(|model| model.schema.text().clone()).ok_or_else(String::new)
     };
     let chains = &service.running.services.chains;
-    chains.create(service.organization.id, "first", "a", entries, &schema).await.unwrap();
-    service
+    chains.create(service.organization.id, model, "a", entries, &schema).await.unwrap();
 }
 
 #[tokio::test]

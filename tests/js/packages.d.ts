@@ -5,6 +5,7 @@ declare module "@anthropic-ai/*";
 declare module "@langchain/*";
 declare module "@modelcontextprotocol/*";
 declare module "ai";
+declare module "ollama";
 declare module "openai";
 declare module "openai/*";
 declare module "zod";

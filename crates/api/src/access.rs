@@ -1,14 +1,16 @@
 //! Authentication by key, link, session or admin key, and rate limits.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use hyper::StatusCode;
-use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
+use hyper::header::{AUTHORIZATION, HOST, HeaderMap, HeaderValue, ORIGIN, WWW_AUTHENTICATE};
 use serde::Deserializer;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use subtle::ConstantTimeEq as _;
+use url::{Host, Url};
 
-use super::browser::Site;
+use super::browser::{SEC_FETCH_SITE, Site};
 use super::refused_key::{self, Taken};
 use super::{Access, Rate, Route, Services, limits};
 use orrery_domain::account::{DEFAULT_ORGANIZATION, dashboard_key};
@@ -99,7 +101,7 @@ pub(crate) async fn check(
         }
         Access::Owner => return by_session(services, request, site, Member::is_owner).await,
         Access::Admin => return by_admin_key(services, request).await,
-        Access::MaybeKey | Access::Key | Access::Link | Access::BodyKey => {}
+        Access::MaybeKey | Access::Key | Access::Link | Access::BodyKey | Access::LocalKey => {}
     }
     let by_header = match presented_key(&request.headers) {
         Some(key) => services.accounts.authenticate(key).await?,
@@ -132,11 +134,50 @@ pub(crate) async fn check(
     };
     match caller {
         Some(caller) => Ok(Principal::Caller(caller)),
+        None if access == Access::LocalKey
+            && let Some(caller) = local_caller(services, request).await? =>
+        {
+            Ok(Principal::Caller(caller))
+        }
         None => Err(refusal(services, request, in_body.as_deref()).await),
     }
 }
 
-/// Returns a 401 with the reason in a header. `in_body` is the API key in the body, if any.
+/// Returns the caller of a request without a valid key on Ollama's host: the holder of the key that
+/// the configuration names, if the request comes from a program of this machine.
+///
+/// A web page can send requests to this machine, too: it is recognized by its origin or, if it has
+/// rebound its own name, by the host that the request names.
+async fn local_caller(
+    services: &Services,
+    request: &Request,
+) -> Result<Option<Caller>, crate::Error> {
+    let Some(key) = services.settings.local_key else { return Ok(None) };
+    let headers = &request.headers;
+    let is_loopback = |ip: IpAddr| ip.to_canonical().is_loopback();
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let names_loopback =
+        match Url::parse(&format!("http://{host}/")).ok().as_ref().and_then(Url::host) {
+            Some(Host::Ipv4(ip)) => is_loopback(ip.into()),
+            Some(Host::Ipv6(ip)) => is_loopback(ip.into()),
+            Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+            None => false,
+        };
+    let live = services.live.load();
+    let is_allowed = match (headers.get(ORIGIN), headers.get(SEC_FETCH_SITE)) {
+        (Some(origin), _) => {
+            live.cors_origins.iter().any(|one| one.as_bytes() == origin.as_bytes())
+        }
+        (None, Some(site)) => site == "none",
+        (None, None) => true,
+    };
+    if !(request.peer.ip().is_some_and(is_loopback) && names_loopback && is_allowed) {
+        return Ok(None);
+    }
+    Ok(services.accounts.caller_of(key).await?)
+}
+
+/// Returns a 401 with the reason. `in_body` is the API key in the body, if any.
 async fn refusal(services: &Services, request: &Request, in_body: Option<&str>) -> crate::Error {
     let error = crate::Error::unauthorized();
     refused_key::explained(error, &services.accounts, request, Taken::ApiKey, in_body).await
@@ -221,13 +262,44 @@ fn local(services: &Services, request: &Request) -> Result<Principal, crate::Err
     Err(crate::Error::status(StatusCode::UNAUTHORIZED, message))
 }
 
+/// Returns the principal for whom a request acts: an operator acts for an organization. `access` is
+/// that of the route where it is mounted.
+///
+/// # Errors
+/// 400 for a header that is not text; 404 for an unknown organization; 503 when the store cannot be
+/// read.
+pub(crate) async fn acting_for(
+    services: &Services,
+    route: &Route,
+    access: Access,
+    request: &Request,
+    principal: Principal,
+) -> Result<Principal, crate::Error> {
+    match access {
+        Access::Local | Access::Admin if route.access != access => {
+            in_the_name_of(services, request, &principal).await
+        }
+        Access::Admin => in_the_name_of_path(services, route, request, principal).await,
+        Access::Public
+        | Access::MaybeKey
+        | Access::Key
+        | Access::BodyKey
+        | Access::LocalKey
+        | Access::Link
+        | Access::Member
+        | Access::KeyManager
+        | Access::Owner
+        | Access::Local => Ok(principal),
+    }
+}
+
 /// Acts for an organization on behalf of the operator: the organization in the header, or the
 /// default organization.
 ///
 /// # Errors
 /// 400 for a header that is not text; 404 for an unknown organization; 503 when the store cannot be
 /// read.
-pub(crate) async fn in_the_name_of(
+async fn in_the_name_of(
     services: &Services,
     request: &Request,
     by: &Principal,
@@ -247,7 +319,7 @@ pub(crate) async fn in_the_name_of(
 ///
 /// # Errors
 /// 404 for an unknown organization; 503 when the store cannot be read.
-pub(crate) async fn in_the_name_of_path(
+async fn in_the_name_of_path(
     services: &Services,
     route: &Route,
     request: &Request,

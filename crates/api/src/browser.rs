@@ -15,7 +15,7 @@ use url::{Host, Url};
 use super::{Role, Services};
 use orrery_http::{Body, Request, media_type};
 
-const SEC_FETCH_SITE: &str = "sec-fetch-site";
+pub(crate) const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
 /// The dashboard's site, as a request addresses it.
 #[derive(Debug, Clone, PartialEq, Eq)]

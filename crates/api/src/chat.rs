@@ -1,5 +1,5 @@
-//! The chat router's routes for OpenAI clients (`docs/spec/chat.md`, "Routes"): chat completions,
-//! embeddings, and the list of models.
+//! The chat router's routes for OpenAI clients (`docs/spec/chat.md`, "Routes"): chat and text
+//! completions, embeddings, rerank, and the list of models.
 
 use std::borrow::Cow;
 
@@ -21,6 +21,9 @@ use orrery_http::{Response, response, sse};
 use orrery_wire::chat::{
     self, CompletionRequest, EmbeddingsRequest, Model, ModelCatalog, ModelKind, ModelPricing,
     ModelSource, Models, Upstream,
+};
+use orrery_wire::completions::{
+    CompletionRequest as TextRequest, RerankAnswer, RerankRequest, TextStreamEvent,
 };
 
 pub(crate) const X_EXECUTION_ID: HeaderName = HeaderName::from_static("x-execution-id");
@@ -81,6 +84,49 @@ pub(crate) const EMBEDDINGS: Doc = Doc {
 /// `POST /v1/embeddings`
 pub(crate) async fn embeddings(context: Context) -> Result<Response, crate::Error> {
     call(context, Operation::Embeddings).await
+}
+
+pub(crate) const TEXT_COMPLETIONS: Doc = Doc {
+    errors: ErrorForm::OpenAi,
+    request: Some(RequestDoc::json::<TextRequest>()),
+    responses: failures!(ResponseDoc::json_or_events::<chat::Answer, TextStreamEvent>(
+        200,
+        "The completions; with `stream`, server-sent events that end with `[DONE]`"
+    )),
+    description: "Continues one or several texts in OpenAI's format, with a local model of the \
+                  kind `completions`, a model of the runner `llm`, or a model of the upstream. \
+                  Unknown fields are passed on to the model. With `stream`, the response is a \
+                  stream of chunks that ends with `[DONE]`. The cost is in `usage.cost`. Errors \
+                  have OpenAI's format.",
+    ..Doc::new("chat", "create_completion", "Create a text completion")
+};
+
+/// `POST /v1/completions`
+pub(crate) async fn text_completions(context: Context) -> Result<Response, crate::Error> {
+    call(context, Operation::Completions).await
+}
+
+pub(crate) const RERANK: Doc = Doc {
+    errors: ErrorForm::OpenAi,
+    request: Some(RequestDoc::json::<RerankRequest>()),
+    responses: failures!(ResponseDoc::json::<RerankAnswer>(200, "The results")),
+    description: "Sorts documents by their relevance to a query, with a local model of the kind \
+                  `rerank` or a model of the upstream. The most relevant document is first. Other \
+                  fields are passed on to the model. The cost is in `usage.cost`. Errors have \
+                  OpenAI's format.",
+    ..Doc::new("chat", "rerank", "Sort documents by relevance")
+};
+
+pub(crate) const RERANK_ALIAS: Doc = Doc {
+    id: "rerank_alias",
+    summary: "Sort documents by relevance, without a version",
+    description: "Does the same as `POST /v1/rerank`, for clients that omit `/v1`.",
+    ..RERANK
+};
+
+/// `POST /v1/rerank` and `POST /rerank`
+pub(crate) async fn rerank(context: Context) -> Result<Response, crate::Error> {
+    call(context, Operation::Rerank).await
 }
 
 async fn call(context: Context, operation: Operation) -> Result<Response, crate::Error> {
@@ -181,8 +227,8 @@ pub(crate) const MODELS: Doc = Doc {
         200,
         "Local models, then the models of the upstream",
     )],
-    description: "Returns the local chat and embedding models, then the models of the upstream, \
-                  with prices that include the platform fee. While the upstream does not respond, \
+    description: "Returns the local models that chat completions, embeddings, text completions or \
+                  rerank can call, then those of the upstream, with their prices, which include the platform fee. While the upstream does not \
                   its last list is returned, and `upstream.stale` is true.",
     ..Doc::new("chat", "list_chat_models", "List callable models")
 };
@@ -222,9 +268,14 @@ pub(crate) async fn find_callable(context: &Context, id: &str) -> Result<Respons
     if let Some(model) = callable(services, &catalog).into_iter().find(|model| model.id == id) {
         return Ok(response::json(StatusCode::OK, &model));
     }
-    let error: crate::Error = match services.chat.bind(id) {
-        Ok(_) => crate::Error::not_found(format!("the upstream lists no model '{id}'")),
-        Err(error) => error.into(),
+    let late = catalog.upstream.as_ref().and_then(|list| list.error.as_deref());
+    let error: crate::Error = match (services.chat.bind(id), late) {
+        (Ok(_), Some(reason)) => {
+            let message = format!("the upstream may have the model '{id}', but {reason}");
+            crate::Error::unavailable(message)
+        }
+        (Ok(_), None) => crate::Error::not_found(format!("the upstream lists no model '{id}'")),
+        (Err(error), _) => error.into(),
     };
     if error.status.is_server_error() {
         return Ok(error.into_open_ai_response());
@@ -282,6 +333,8 @@ fn shown(model: &CatalogModel, fee: f64) -> Model<'_> {
         kind: model.operation.map(|operation| match operation {
             Operation::Chat => ModelKind::Chat,
             Operation::Embeddings => ModelKind::Embeddings,
+            Operation::Completions => ModelKind::Completions,
+            Operation::Rerank => ModelKind::Rerank,
         }),
         context_length: model.context,
         status: if model.is_failing { "failing" } else { "ok" },

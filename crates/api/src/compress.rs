@@ -102,7 +102,9 @@ fn is_worth_it(answer: &Response, role: Role) -> bool {
     });
     let has = |name| headers.contains_key(name);
     let is_of_api = match role {
-        Role::Base | Role::Workflows | Role::Flows | Role::Agent | Role::Metrics => true,
+        Role::Base | Role::Workflows | Role::Flows | Role::Agent | Role::Ollama | Role::Metrics => {
+            true
+        }
         Role::Dashboard | Role::Control => false,
     };
     is_of_api

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::access::{Principal, bearer};
 use super::browser::Site;
+use super::doc::ErrorForm;
 use super::{Role, Services};
 use orrery_domain::account::{Organization, dashboard_key};
 use orrery_domain::execution::Source;
@@ -56,7 +57,9 @@ pub struct Context {
     pub services: Arc<Services>,
     pub request: Request,
     pub role: Role,
-    /// The dashboard's site; `None` on other hosts.
+    /// The format of the route's errors where it is mounted.
+    pub form: ErrorForm,
+    /// The dashboard's site; only on the dashboard's host.
     site: Option<Site>,
     principal: Principal,
 }
@@ -68,10 +71,11 @@ impl Context {
         services: Arc<Services>,
         request: Request,
         role: Role,
+        form: ErrorForm,
         site: Option<Site>,
         principal: Principal,
     ) -> Self {
-        Self { services, request, role, site, principal }
+        Self { services, request, role, form, site, principal }
     }
 
     /// Returns the dashboard's site.

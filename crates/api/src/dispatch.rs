@@ -11,11 +11,14 @@ use hyper::{HeaderMap, Method, StatusCode};
 use super::access::Principal;
 use super::browser::Site;
 use super::compress::{Coding, compress};
+use super::cors::{allow_origin, preflight_response};
 use super::doc::ErrorForm;
 use super::models::ANTHROPIC_VERSION;
 use super::request_metrics::RequestMetrics;
+use super::vendors::OPEN_AI;
 use super::{
     Access, BodyLimit, Context, MOUNTED, ROUTES, Role, Route, Services, access, elsewhere, unknown,
+    vendors,
 };
 use crate::static_files as dashboard;
 use orrery_domain::ids::OrganizationId;
@@ -26,7 +29,7 @@ use orrery_http::request::{self as http_request, Limits};
 use orrery_http::router::{Outcome, Router};
 use orrery_http::server::{ResponseFuture, Service};
 use orrery_http::{
-    self as http, Body, Peer, Request, Response, authority, request_id, response, trace_context,
+    self as http, Body, Peer, Request, Response, authority, request_id, trace_context,
 };
 use orrery_records::audit::Actor;
 use orrery_runtime as runtime;
@@ -47,6 +50,21 @@ const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The header in which Anthropic's clients expect the request ID.
 const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 
+/// The result of a request.
+struct Routed {
+    /// `None` if no route serves the path with this method.
+    route: Option<&'static Route>,
+    /// The format of an error.
+    form: ErrorForm,
+    result: Result<Response, crate::Error>,
+}
+
+impl Routed {
+    fn nowhere(form: ErrorForm, result: Result<Response, crate::Error>) -> Self {
+        Self { route: None, form, result }
+    }
+}
+
 /// A route as mounted on a host.
 #[derive(Debug, Clone, Copy)]
 struct Mounted {
@@ -56,6 +74,8 @@ struct Mounted {
     access: Access,
     /// The length of the mount prefix that precedes the route's path.
     prefix: usize,
+    /// The format of errors.
+    form: ErrorForm,
 }
 
 /// A host: its role, its routes, and the services that the routes use.
@@ -90,8 +110,12 @@ impl Host {
             route.hosts.contains(&role) && (route.access != Access::Admin || has_admin_api)
         };
         for route in ROUTES.iter().filter(is_served) {
-            let mounted = Mounted { route, role, access: route.access, prefix: 0 };
+            let form = route.doc.errors;
+            let mounted = Mounted { route, role, access: route.access, prefix: 0, form };
             router.insert(route.method.clone(), route.path, mounted)?;
+        }
+        if role == Role::Base {
+            Self::mount_open_ai(&mut router)?;
         }
         let mut mounts = Vec::new();
         if role == Role::Dashboard {
@@ -137,7 +161,20 @@ impl Host {
             |route: &&Route| route.hosts.contains(&role) && !Self::is_of_every_host(route);
         for route in ROUTES.iter().filter(is_of_api) {
             let path = format!("{prefix}{}", route.path);
-            let mounted = Mounted { route, role, access, prefix: prefix.len() };
+            let form = route.doc.errors;
+            let mounted = Mounted { route, role, access, prefix: prefix.len(), form };
+            router.insert(route.method.clone(), &path, mounted)?;
+        }
+        Ok(())
+    }
+
+    /// Mounts the base host's routes of OpenAI's API below their own place.
+    fn mount_open_ai(router: &mut Router<Mounted>) -> Result<(), http::router::Error> {
+        let (role, prefix, form) = (Role::Base, OPEN_AI.len(), ErrorForm::OpenAiOnly);
+        for route in ROUTES {
+            let Some(access) = vendors::access_below(route) else { continue };
+            let path = format!("{OPEN_AI}{}", route.path);
+            let mounted = Mounted { route, role, access, prefix, form };
             router.insert(route.method.clone(), &path, mounted)?;
         }
         Ok(())
@@ -158,12 +195,13 @@ impl Host {
         let coding = Coding::asked(request.headers());
         let (is_access, note) = self.note(request.headers());
         let is_of_anthropic = request.headers().contains_key(ANTHROPIC_VERSION);
-        let (route, result) = self.route(request, peer, &id, &note).await;
+        let Routed { route, form, result } = self.route(request, peer, &id, &note).await;
         let mut answer = result.unwrap_or_else(|error| {
             report(&error, &id, &method, &path);
-            match route.map_or(ErrorForm::Plain, |route| route.doc.errors) {
+            match form {
                 ErrorForm::Plain => error.into_response(),
                 ErrorForm::OpenAi => error.into_open_ai_response(),
+                ErrorForm::OpenAiOnly => error.into_open_ai_envelope(),
                 ErrorForm::Anthropic => error.into_anthropic_response(&id),
             }
         });
@@ -175,8 +213,7 @@ impl Host {
         if !has_no_request_id(&path)
             && let Ok(value) = HeaderValue::from_str(&id)
         {
-            let has_form = |route: &Route| route.doc.errors == ErrorForm::Anthropic;
-            if is_of_anthropic || route.is_some_and(has_form) {
+            if is_of_anthropic || form == ErrorForm::Anthropic {
                 answer.headers_mut().insert(REQUEST_ID, value.clone());
             }
             answer.headers_mut().insert(X_REQUEST_ID, value);
@@ -214,41 +251,39 @@ impl Host {
         peer: Peer,
         id: &str,
         note: &Note,
-    ) -> (Option<&'static Route>, Result<Response, crate::Error>) {
+    ) -> Routed {
         if peer != Peer::InProcess
             && let Err(error) = authority::check(&request)
         {
-            return (None, Err(error.into()));
+            let form = vendors::form_of(self.role, request.uri().path());
+            return Routed::nowhere(form, Err(error.into()));
         }
         let site = match self.role {
             Role::Dashboard => match Site::of(&self.services, &request, self.is_encrypted) {
                 Ok(site) => Some(site.below(self.place)),
-                Err(error) => return (None, Err(error)),
+                Err(error) => return Routed::nowhere(ErrorForm::Plain, Err(error)),
             },
             Role::Base
             | Role::Workflows
             | Role::Flows
             | Role::Agent
+            | Role::Ollama
             | Role::Metrics
             | Role::Control => None,
         };
-        let found = match self.router.find(request.method(), request.uri().path()) {
+        let (method, path) = (request.method(), request.uri().path());
+        let form = vendors::form_of(self.role, path);
+        let found = match self.router.find(method, path) {
             Ok(Outcome::Found { value, params }) => (*value, params),
             Ok(Outcome::WrongMethod { allow }) => {
-                let preflight = request.method() == Method::OPTIONS
-                    && self.allowed_origin(request.headers()).is_some();
-                let answer =
-                    if preflight { Ok(preflight_response(&allow)) } else { wrong_method(&allow) };
-                return (None, answer);
+                return Routed::nowhere(form, self.other_method(form, &request, &allow));
             }
-            Ok(Outcome::NotFound) => {
-                let (method, path) = (request.method(), request.uri().path());
-                if let Some(error) = elsewhere::without_version(self.role, method, path) {
-                    return (None, Ok(error.into_open_ai_response()));
-                }
-                return (None, Err(elsewhere::not_found(self.role, method, path, &self.services)));
+            Ok(Outcome::NotFound) => return self.not_found(form, method, path),
+            Err(error) => {
+                let is_below = form == ErrorForm::OpenAiOnly;
+                let form = if is_below { form } else { ErrorForm::Plain };
+                return Routed::nowhere(form, Err(error.into()));
             }
-            Err(error) => return (None, Err(error.into())),
         };
         let (mounted, params) = found;
         let route = mounted.route;
@@ -273,7 +308,35 @@ impl Host {
             Request::new(request, peer, id.to_owned(), params, limits, bodies.lease(&peer));
         request.path.drain(..mounted.prefix);
         request.note = note.clone();
-        (Some(route), self.counted(mounted, request, site).await)
+        let result = self.counted(mounted, request, site).await;
+        Routed { route: Some(route), form: mounted.form, result }
+    }
+
+    /// Answers a request for a path whose routes have other methods.
+    fn other_method(
+        &self,
+        form: ErrorForm,
+        request: &hyper::Request<Body>,
+        allow: &str,
+    ) -> Result<Response, crate::Error> {
+        let (method, headers) = (request.method(), request.headers());
+        if method == Method::OPTIONS && self.allowed_origin(headers).is_some() {
+            return Ok(preflight_response(allow, headers));
+        }
+        Err(wrong_method(form, method, request.uri().path(), allow))
+    }
+
+    fn not_found(&self, form: ErrorForm, method: &Method, path: &str) -> Routed {
+        if let Some(error) = elsewhere::without_version(self.role, method, path) {
+            return Routed::nowhere(ErrorForm::OpenAi, Err(error));
+        }
+        let error = match form {
+            ErrorForm::Plain => elsewhere::not_found(self.role, method, path, &self.services),
+            ErrorForm::OpenAi | ErrorForm::OpenAiOnly | ErrorForm::Anthropic => {
+                vendors::not_found(method, path)
+            }
+        };
+        Routed::nowhere(form, Err(error))
     }
 
     /// Handles a request. Records the metrics for the request, and counts the response bytes until
@@ -311,9 +374,8 @@ impl Host {
         mut request: Request,
         site: Option<Site>,
     ) -> Result<Response, crate::Error> {
-        let Mounted { route, role, access, .. } = mounted;
-        // Check the origin, because browsers send cookies automatically. Browsers never send an
-        // admin key automatically.
+        let Mounted { route, role, access, form, .. } = mounted;
+        // A cookie is sent automatically; an admin key never is.
         if let Some(site) = &site
             && access != Access::Admin
             && (access.is_by_session() || !route.method.is_safe())
@@ -331,37 +393,23 @@ impl Host {
                 return Err(error);
             }
         };
-        let principal = match access {
-            Access::Local | Access::Admin if route.access != access => {
-                access::in_the_name_of(&self.services, &request, &principal).await?
-            }
-            Access::Admin => {
-                access::in_the_name_of_path(&self.services, route, &request, principal).await?
-            }
-            Access::Public
-            | Access::MaybeKey
-            | Access::Key
-            | Access::BodyKey
-            | Access::Link
-            | Access::Member
-            | Access::KeyManager
-            | Access::Owner
-            | Access::Local => principal,
-        };
+        let principal =
+            access::acting_for(&self.services, route, access, &request, principal).await?;
         access::check_rate_limit(&self.services, route.rate, &principal)?;
         if !route.method.is_safe() {
             self.wait_for_start().await;
         }
         if !has_no_request_id(route.path) {
             let is_by_link = matches!(principal, Principal::Link(_));
-            unknown::check_query(route, &request.query, is_by_link)?;
+            unknown::check_query(route, &request, form, is_by_link)?;
         }
         let fields = unknown::check_of(route, &request.headers);
         request.fields = fields.clone();
         let is_audited =
             matches!(access, Access::Local | Access::Admin | Access::KeyManager | Access::Owner);
         let path = is_audited.then(|| request.path.clone());
-        let context = Context::new(Arc::clone(&self.services), request, role, site, principal);
+        let context =
+            Context::new(Arc::clone(&self.services), request, role, form, site, principal);
         if context.request.note.is_kept()
             && let Ok(organization) = context.organization()
         {
@@ -424,7 +472,8 @@ impl Host {
             access::check(&self.services, Access::Member, &mut request, site.as_ref()).await;
         let Ok(principal) = checked else { return };
         let path = request.path.clone();
-        let context = Context::new(services, request, Role::Dashboard, site, principal);
+        let form = route.doc.errors;
+        let context = Context::new(services, request, Role::Dashboard, form, site, principal);
         let organization = context.organization().ok();
         self.note_refused(route, &path, &context.actor(), organization, error).await;
     }
@@ -504,44 +553,19 @@ pub(crate) fn has_no_request_id(path: &str) -> bool {
     WITHOUT_REQUEST_ID.contains(&path.strip_suffix('/').unwrap_or(path))
 }
 
-fn wrong_method(allow: &str) -> Result<Response, crate::Error> {
-    let error = crate::Error::status(StatusCode::METHOD_NOT_ALLOWED, "method not allowed");
-    Err(match HeaderValue::from_str(allow) {
+fn wrong_method(form: ErrorForm, method: &Method, path: &str, allow: &str) -> crate::Error {
+    let error = match form {
+        ErrorForm::Plain => {
+            crate::Error::status(StatusCode::METHOD_NOT_ALLOWED, "method not allowed")
+        }
+        ErrorForm::OpenAi | ErrorForm::OpenAiOnly | ErrorForm::Anthropic => {
+            vendors::wrong_method(method, path)
+        }
+    };
+    match HeaderValue::from_str(allow) {
         Ok(allow) => error.with_header(hyper::header::ALLOW, allow),
         Err(_) => error,
-    })
-}
-
-fn preflight_response(allow: &str) -> Response {
-    let mut answer = response::empty(StatusCode::NO_CONTENT);
-    let headers = answer.headers_mut();
-    if let Ok(methods) = HeaderValue::from_str(allow) {
-        headers.insert(hyper::header::ACCESS_CONTROL_ALLOW_METHODS, methods);
     }
-    headers.insert(
-        hyper::header::ACCESS_CONTROL_ALLOW_HEADERS,
-        HeaderValue::from_static(
-            "anthropic-beta, anthropic-dangerous-direct-browser-access, anthropic-version, \
-             authorization, content-type, idempotency-key, if-match, if-none-match, last-event-id, \
-             mcp-method, mcp-name, mcp-protocol-version, prefer, range, traceparent, tracestate, \
-             x-api-key, x-request-id, x-session-id",
-        ),
-    );
-    headers.insert(hyper::header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("86400"));
-    answer
-}
-
-fn allow_origin(headers: &mut HeaderMap, origin: HeaderValue) {
-    headers.insert(hyper::header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-    headers.append(hyper::header::VARY, HeaderValue::from_static("origin"));
-    headers.insert(
-        hyper::header::ACCESS_CONTROL_EXPOSE_HEADERS,
-        HeaderValue::from_static(
-            "content-disposition, content-range, deprecation, etag, link, preference-applied, \
-             request-id, retry-after, warning, x-decision-method, x-error-hint, x-execution-id, x-request-id, x-session-id, \
-             x-task-id, x-total-count",
-        ),
-    );
 }
 
 /// Logs an error once: internal errors as errors with their cause, temporary unavailability as a

@@ -59,7 +59,9 @@ pub enum ErrorForm {
     Plain,
     /// OpenAI's error body. The 401 for a missing API key has the service's error body.
     OpenAi,
-    /// Anthropic's error body. Unknown query parameters are ignored, as on Anthropic's own routes.
+    /// OpenAI's error body, also for a missing API key: the routes below `/openai`.
+    OpenAiOnly,
+    /// Anthropic's error body.
     Anthropic,
 }
 

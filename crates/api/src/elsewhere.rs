@@ -57,7 +57,7 @@ pub(crate) fn not_found(
     let error = crate::Error::not_found("not found");
     let is_public = match role {
         Role::Base | Role::Workflows | Role::Flows | Role::Agent | Role::Dashboard => true,
-        Role::Metrics | Role::Control => false,
+        Role::Ollama | Role::Metrics | Role::Control => false,
     };
     match serving(role, method, path).filter(|_| is_public) {
         Some(host) => {
@@ -227,7 +227,7 @@ mod tests {
             (Role::Base, Method::POST, "/predictions", Some("/v1/prediction")),
             (Role::Base, Method::POST, "/api/v1/predictions", Some("/v1/prediction")),
             (Role::Base, Method::GET, "/predictions/7", Some("/v1/prediction/7")),
-            (Role::Base, Method::POST, "/v1/completions", Some("/v1/chat/completions")),
+            (Role::Base, Method::POST, "/v1/completion", Some("/v1/completions")),
             (Role::Base, Method::GET, "/v1/execution/x", Some("/v1/workflows/executions/x")),
             (Role::Base, Method::GET, "/executions/x", Some("/v1/workflows/executions/x")),
             (Role::Base, Method::GET, "/v1/execution", Some("/v1/executions")),

@@ -141,6 +141,12 @@ impl Error {
         self.0.into_open_ai_response()
     }
 
+    /// Converts the error to a response for clients of OpenAI's API, also if it is a 401.
+    #[must_use]
+    pub fn into_open_ai_envelope(self) -> http::Response {
+        self.0.into_open_ai_envelope()
+    }
+
     /// Converts the error to a response for clients of Anthropic's API.
     #[must_use]
     pub fn into_anthropic_response(self, request_id: &str) -> http::Response {

@@ -30,6 +30,7 @@ mod chat;
 mod compress;
 mod content;
 mod context;
+mod cors;
 mod costs;
 mod cursor;
 mod dashboard;
@@ -57,6 +58,8 @@ mod members;
 mod messages;
 mod models;
 mod named;
+mod ollama;
+mod ollama_models;
 mod one_port;
 mod openapi;
 mod operator;
@@ -76,6 +79,7 @@ pub mod static_files;
 mod triggers;
 mod unknown;
 mod uploads;
+mod vendors;
 mod webhook_endpoints;
 mod webhooks;
 mod workflows;
@@ -129,7 +133,9 @@ pub enum Role {
     Flows,
     Agent,
     Dashboard,
-    /// The listener for metrics in Prometheus's format.
+    /// Ollama's API. Off unless the configuration gives it an address.
+    Ollama,
+    /// The listener for Prometheus.
     Metrics,
     /// The Unix socket for the command line. The owner of the socket has full access.
     Control,
@@ -145,6 +151,7 @@ impl Role {
             Self::Flows => "flows",
             Self::Agent => "agent",
             Self::Dashboard => "dashboard",
+            Self::Ollama => "ollama",
             Self::Metrics => "metrics",
             Self::Control => "control",
         }
@@ -162,7 +169,9 @@ pub enum Access {
     Key,
     /// An API key, which may also be in the body as `api_key`.
     BodyKey,
-    /// An API key, or a signed link from the service whose `token` grants access to this path.
+    /// An API key, or none for requests from this machine, if the configuration names their key.
+    LocalKey,
+    /// An API key, or a signed link of the service whose `token` grants access to this path.
     Link,
     /// A dashboard session of a member.
     Member,
@@ -232,10 +241,12 @@ pub struct Route {
     pub doc: Doc,
 }
 
-use Access::{Admin, BodyKey, Key, KeyManager, Link, Local, MaybeKey, Member, Owner, Public};
+use Access::{
+    Admin, BodyKey, Key, KeyManager, Link, Local, LocalKey, MaybeKey, Member, Owner, Public,
+};
 use BodyLimit::{Configured as Body, File, None as Bare, Small};
 use Rate::{Balance, Configured as Keyed, Free};
-use Role::{Agent, Base, Control, Dashboard, Flows, Metrics, Workflows};
+use Role::{Agent, Base, Control, Dashboard, Flows, Metrics, Ollama, Workflows};
 
 const API: &[Role] = &[Base, Workflows, Flows, Agent];
 const ENGINE: &[Role] = &[Workflows];
@@ -358,6 +369,9 @@ pub const ROUTES: &[Route] = &[
 
     route!(&[Base], POST, "/v1/chat/completions", Key, Body, Keyed, chat::completions, chat::COMPLETIONS),
     route!(&[Base], POST, "/v1/embeddings", Key, Body, Keyed, chat::embeddings, chat::EMBEDDINGS),
+    route!(&[Base], POST, "/v1/completions", Key, Body, Keyed, chat::text_completions, chat::TEXT_COMPLETIONS),
+    route!(&[Base], POST, "/v1/rerank", Key, Body, Keyed, chat::rerank, chat::RERANK),
+    route!(&[Base], POST, "/rerank", Key, Body, Keyed, chat::rerank, chat::RERANK_ALIAS),
     route!(&[Base], POST, "/v1/messages", Key, Body, Keyed, messages::create, messages::CREATE),
     route!(&[Base], POST, "/v1/messages/count_tokens", Key, Body, Keyed, messages::count_tokens, messages::COUNT_TOKENS),
     route!(&[Base], GET, "/v1/llm-router/model-catalog", Key, Bare, Keyed, chat::models, chat::MODELS),
@@ -413,6 +427,21 @@ pub const ROUTES: &[Route] = &[
 
     route!(&[Base], GET, "/v1/limits", Key, Bare, Keyed, limits::get, limits::GET),
     route!(&[Base], GET, "/v1/billing/balance", Key, Bare, Balance, billing::balance, billing::BALANCE),
+
+    route!(&[Ollama], GET, "/", Public, Bare, Free, ollama_models::root, ollama_models::ROOT),
+    route!(&[Ollama], GET, "/api/version", Public, Bare, Free, ollama_models::version, ollama_models::VERSION),
+    route!(&[Ollama], GET, "/api/tags", LocalKey, Bare, Keyed, ollama_models::tags, ollama_models::TAGS),
+    route!(&[Ollama], GET, "/api/ps", LocalKey, Bare, Keyed, ollama_models::loaded, ollama_models::LOADED),
+    route!(&[Ollama], POST, "/api/show", LocalKey, Small, Keyed, ollama_models::show, ollama_models::SHOW),
+    route!(&[Ollama], POST, "/api/chat", LocalKey, Body, Keyed, ollama::chat, ollama::CHAT),
+    route!(&[Ollama], POST, "/api/generate", LocalKey, Body, Keyed, ollama::generate, ollama::GENERATE),
+    route!(&[Ollama], POST, "/api/embed", LocalKey, Body, Keyed, ollama::embed, ollama::EMBED),
+    route!(&[Ollama], POST, "/api/embeddings", LocalKey, Body, Keyed, ollama::embeddings, ollama::EMBEDDINGS),
+    route!(&[Ollama], POST, "/api/pull", LocalKey, Bare, Keyed, ollama_models::manage, ollama_models::MANAGE),
+    route!(&[Ollama], POST, "/api/push", LocalKey, Bare, Keyed, ollama_models::manage, ollama_models::MANAGE),
+    route!(&[Ollama], POST, "/api/create", LocalKey, Bare, Keyed, ollama_models::manage, ollama_models::MANAGE),
+    route!(&[Ollama], POST, "/api/copy", LocalKey, Bare, Keyed, ollama_models::manage, ollama_models::MANAGE),
+    route!(&[Ollama], DELETE, "/api/delete", LocalKey, Bare, Keyed, ollama_models::manage, ollama_models::MANAGE),
 
     route!(&[Dashboard], GET, "/", Public, Bare, Free, dashboard::page, dashboard::PAGE),
     route!(&[Dashboard], GET, "/app", Public, Bare, Free, dashboard::page, dashboard::PAGE_OF_APP),

@@ -308,7 +308,7 @@ pub(crate) async fn find_callable(context: &Context, id: &str) -> Response {
 
 /// Returns a model in Anthropic's format; `None` if it does not support chat.
 fn shown<'a>(model: &ChatModel<'a>) -> Option<Model<'a>> {
-    if matches!(model.kind, Some(ModelKind::Embeddings)) {
+    if !matches!(model.kind, None | Some(ModelKind::Chat)) {
         return None;
     }
     let created = Timestamp::from_micros(model.created.saturating_mul(1_000_000));

@@ -6,7 +6,7 @@ use hyper::StatusCode;
 use hyper::header::{HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 
-use super::doc::{Doc, Kind, OFFSET, Param, ResponseDoc};
+use super::doc::{Doc, ErrorForm, Kind, OFFSET, Param, ResponseDoc};
 use super::{Context, chat, messages};
 use orrery_catalog as catalog;
 use orrery_http::{Response, response};
@@ -50,6 +50,9 @@ const UTILITIES: &str = "utilities";
 
 /// Returns the format that the request asks for.
 fn format_of(context: &Context) -> Result<Format, crate::Error> {
+    if context.form == ErrorForm::OpenAiOnly {
+        return Ok(Format::OpenAi);
+    }
     let format = match context.request.query.get("format") {
         None if context.request.headers.contains_key(ANTHROPIC_VERSION) => Format::Anthropic,
         None if context.is_by_bearer() => Format::OpenAi,
@@ -91,9 +94,9 @@ pub(crate) const LIST: Doc = Doc {
     description: "Returns the models of the catalog as a bare array, a page at a time; \
                   `X-Total-Count` is the number of matches. Needs no key. With a key in \
                   `Authorization: Bearer`, or with `format=openai`, the response is instead \
-                  OpenAI's list of the models that chat and embeddings clients can call, without \
-                  pages. With the header `anthropic-version`, the response is Anthropic's list of \
-                  the models that can chat.",
+                  OpenAI's list of the models that its clients can call, without pages. With the \
+                  header `anthropic-version`, it is Anthropic's list of the models that can \
+                  converse.",
     ..Doc::new("models", "list_models", "List models")
 };
 
@@ -136,6 +139,7 @@ pub(crate) const GET: Doc = Doc {
     responses: &[
         ResponseDoc::json::<Detail<'static>>(200, "The model"),
         ResponseDoc::any_error(404, "Model not found"),
+        ResponseDoc::any_error(503, "The upstream's list of models cannot be read"),
     ],
     description: "Returns a model with the JSON Schema of its input and its estimated cost. Needs \
                   no key. A key in `Authorization: Bearer`, or `format=openai`, selects OpenAI's \

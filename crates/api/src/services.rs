@@ -18,7 +18,7 @@ use orrery_catalog::Catalog;
 use orrery_chat::Chat;
 use orrery_chat::decisions::Decisions;
 use orrery_config::secret::Secret;
-use orrery_domain::ids::OrganizationId;
+use orrery_domain::ids::{KeyId, OrganizationId};
 use orrery_domain::model::VERSION;
 use orrery_domain::time::Timestamp;
 use orrery_engine::{Aside, Engine};
@@ -183,6 +183,8 @@ pub struct Settings {
     pub admin_api: bool,
     /// Whether billing is enabled.
     pub billing_enabled: bool,
+    /// The API key that requests from this machine use on Ollama's host without sending one.
+    pub local_key: Option<KeyId>,
     pub hosts: Vec<HostAddress>,
     /// Names of this machine, in addition to the names in the hosts' URLs.
     pub names: Vec<String>,

@@ -16,12 +16,11 @@ use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
 use super::doc::{ErrorForm, Kind};
-use super::{Access, ROUTES, Role, Route};
+use super::{Access, ROUTES, Role, Route, vendors};
 use orrery_domain::spelling;
-use orrery_http::Response;
 use orrery_http::body;
 use orrery_http::fields::FieldCheck;
-use orrery_http::query::Query;
+use orrery_http::{Request, Response};
 use orrery_records::signed_urls;
 
 const PREFER: HeaderName = HeaderName::from_static("prefer");
@@ -42,22 +41,23 @@ fn key_of(route: &Route) -> (Option<Role>, &'static str, &'static str) {
     (route.hosts.first().copied(), route.doc.id, route.path)
 }
 
-/// Rejects query parameters that are not in the route's documentation, and repetitions of
-/// parameters that take one value. If the request uses a link, unknown parameters are ignored,
-/// because mail programs and social media append parameters to links.
+/// Rejects parameters that are not in the route's documentation, and repeated parameters that take
+/// one value. With a link, unknown parameters are ignored, because mail programs and social media
+/// append parameters to links. So they are on the routes of vendors' APIs.
 ///
 /// # Errors
 /// 400; the message suggests a similar known name, or names the repeated parameter.
 pub(crate) fn check_query(
     route: &Route,
-    query: &Query,
+    request: &Request,
+    form: ErrorForm,
     is_by_link: bool,
 ) -> Result<(), crate::Error> {
-    // Two kinds of routes are not checked: only this program calls the operator's routes, and the
-    // dashboard's pages parse their own parameters.
+    let query = &request.query;
+    let is_lenient = is_by_link || vendors::ignores_parameters(route, form, &request.headers);
+    // The operator's routes are called only by this program, and pages parse their own parameters.
     let is_page = route.access == Access::Public && route.hosts == [Role::Dashboard];
-    let is_lenient = route.doc.errors == ErrorForm::Anthropic;
-    if route.access == Access::Local || is_page || is_by_link || is_lenient {
+    if route.access == Access::Local || is_page || is_lenient {
         return Ok(());
     }
     let mut known: Vec<&str> = route.doc.query.iter().map(|param| param.name).collect();

@@ -50,6 +50,11 @@ pub(super) fn bind(config: &Config) -> anyhow::Result<(Vec<Bound>, Vec<HostAddre
         let encrypted = encrypted(address);
         bound.push(Bound { role: Role::Base, listener, encrypted, is_one_port: true });
     }
+    for address in &hosts.ollama.listen {
+        let listener = tcp(*address).context("hosts.ollama")?;
+        let encrypted = encrypted(address);
+        bound.push(Bound { role: Role::Ollama, listener, encrypted, is_one_port: false });
+    }
     let has_one_port = !hosts.one_port.is_empty();
     let address_of = |(role, (_, host)): (Role, (_, &Host))| {
         let serves = |one: &&Bound| if has_one_port { one.is_one_port } else { one.role == role };
@@ -80,7 +85,8 @@ fn with_port(url: &str, actual: Option<SocketAddr>) -> String {
 /// Returns the certificate for encrypted listeners; `None` if no listener is encrypted.
 pub(super) fn certificates(config: &Config, clock: &Clock) -> anyhow::Result<Option<Certificates>> {
     let hosts = config.hosts.named();
-    let listen = hosts.iter().flat_map(|(_, host)| &host.listen).chain(&config.hosts.one_port);
+    let listen = hosts.iter().flat_map(|(_, host)| &host.listen);
+    let listen = listen.chain(&config.hosts.one_port).chain(&config.hosts.ollama.listen);
     if !listen.into_iter().any(|address| config.tls.encrypts(address)) {
         return Ok(None);
     }

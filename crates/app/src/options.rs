@@ -50,6 +50,7 @@ pub(super) fn settings(config: &Config, hosts: Vec<HostAddress>) -> Settings {
         optional_version: config.compat.optional_version,
         admin_api: config.dashboard.admin_api,
         billing_enabled: config.billing.enabled,
+        local_key: config.hosts.ollama.key_id,
         hosts,
         names: config.tls.names.iter().cloned().chain([machine_name()]).collect(),
         control_token: None,

@@ -111,6 +111,7 @@ fn on_copy(config: &Config, data: PathBuf) -> Config {
     }
     // Without listeners, the copy needs no certificate and orders none.
     copy.hosts.one_port.clear();
+    copy.hosts.ollama.listen.clear();
     copy.metrics.listen.clear();
     copy.router.upstream_url = None;
     copy.telemetry.otlp_endpoint = None;
@@ -209,10 +210,12 @@ mod tests {
         config.backup.every = Some(Duration::from_secs(60));
         config.backup.log = Some(Duration::from_secs(60));
         config.hosts.one_port = vec!["127.0.0.1:8080".parse().unwrap()];
+        config.hosts.ollama.listen = vec!["127.0.0.1:11434".parse().unwrap()];
         let data = PathBuf::from("/copy/data");
         let copy = on_copy(&config, data.clone());
         assert!(copy.hosts.named().iter().all(|(_, host)| host.listen.is_empty()));
         assert!(copy.hosts.one_port.is_empty() && copy.metrics.listen.is_empty());
+        assert!(copy.hosts.ollama.listen.is_empty());
         assert_eq!((copy.router.upstream_url, copy.agent.mcp_servers.len()), (None, 0));
         assert_eq!((copy.backup.every, copy.backup.log), (None, None));
         for folder in [&copy.data_dir, &copy.audit.folder, &copy.backup.folder] {

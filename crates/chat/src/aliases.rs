@@ -4,6 +4,7 @@
 //! upstream's list. An alias stands for a model, never for another alias.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::route::Target;
 use super::service::{Chat, Inner};
@@ -53,9 +54,9 @@ impl Aliases {
 }
 
 impl Inner {
-    /// Returns the model that an alias stands for; `None` if the ID is not an alias, or belongs to
-    /// a model or to the agent.
-    pub(super) async fn alias(&self, id: &str) -> Option<&str> {
+    /// Returns the model that an ID stands for; `None` if it is the ID of a model or of the agent,
+    /// or no alias.
+    pub(super) async fn alias(self: &Arc<Self>, id: &str) -> Option<&str> {
         let model = self.aliases.find(id)?;
         let is_local = self.catalog.get(id).is_some() || self.catalog.unserved(id).is_some();
         if is_local || id == self.options.agent_id || self.is_listed(id).await {

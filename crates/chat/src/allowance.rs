@@ -15,6 +15,8 @@ const BYTES_FREE: u64 = 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Allowance {
     tokens: Tokens,
+    /// Bytes of the prompts, if the answers begin with them.
+    echoed: u64,
     /// Whether the request itself limits the output.
     is_requested: bool,
 }
@@ -23,7 +25,9 @@ impl Allowance {
     /// Returns the allowance of a request to a model with a context of `context` tokens, if known.
     #[must_use]
     pub(crate) fn of(request: &Request, context: Option<u32>) -> Self {
-        Self { tokens: request.bound.tokens(context), is_requested: request.bound.is_limited() }
+        let bound = request.bound;
+        let echoed = if request.echoes { bound.echoed_bytes() } else { 0 };
+        Self { tokens: bound.tokens(context), echoed, is_requested: bound.is_limited() }
     }
 
     #[must_use]
@@ -37,6 +41,7 @@ impl Allowance {
     pub(crate) fn exceeded(self, name: &str, bytes: u64, is_reserved: bool) -> Option<Failure> {
         let output = self.tokens.output;
         let most = output.saturating_mul(BYTES_PER_TOKEN_MAX).saturating_add(BYTES_FREE);
+        let most = most.saturating_add(self.echoed);
         if bytes <= most || !(self.is_requested || is_reserved) {
             return None;
         }
@@ -94,6 +99,10 @@ mod tests {
         assert_eq!(open.exceeded("m", u64::MAX, false), None, "nothing is reserved");
         assert_eq!(open.exceeded("m", most, true), None);
         assert!(open.exceeded("m", most + 1, true).is_some());
+        let body = br#"{"model":"m","prompt":"12345678","max_tokens":1,"echo":true}"#;
+        let echo = Allowance::of(&Request::read(Operation::Completions, body).unwrap(), None);
+        assert_eq!(echo.exceeded("m", BYTES_FREE + 16 + 8, false), None, "with its prompt");
+        assert!(echo.exceeded("m", BYTES_FREE + 16 + 9, false).is_some());
         // English averages more than four bytes per token.
         let small = allowance("", Some(2048));
         assert_eq!(small.exceeded("m", 2048 * 5, true), None);

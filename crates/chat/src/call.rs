@@ -295,7 +295,7 @@ impl Call {
         if opened.is_stream {
             return Ok((Begun::Stream(Box::new(opened)), permit));
         }
-        Ok((self.read(name, opened).await?, permit))
+        Ok((self.read(candidate, opened).await?, permit))
     }
 
     /// Sends the request to a candidate.
@@ -458,5 +458,5 @@ pub(super) async fn place_at(inner: &Inner, model: &str) -> Result<ModelPermit, 
 
 /// Returns whether the history stores the answers of this operation.
 pub(super) fn keeps_content(inner: &Inner, operation: Operation) -> bool {
-    inner.options.keep_content && operation == Operation::Chat
+    inner.options.keep_content && operation.writes_text()
 }

@@ -27,6 +27,10 @@ impl Content {
     /// Adds the text of a choice.
     pub(crate) fn add(&mut self, choice: &Choice<'_>) {
         let index = choice.index.and_then(|index| usize::try_from(index).ok()).unwrap_or(0);
+        if let Some(text) = &choice.text {
+            let delta = Map::from_iter([("content".to_owned(), text.as_str().into())]);
+            self.truncated |= !self.messages.add(index, delta);
+        }
         let Some(said) = choice.said() else { return };
         let fields =
             [("content", said.content), ("refusal", said.refusal), ("tool_calls", said.tool_calls)];

@@ -1,4 +1,5 @@
-//! The chat router: one service for chat models and embeddings, local or remote.
+//! The chat router: one service for chat models, text completions, embeddings and rerankers, local or
+//! remote.
 //!
 //! A call names a model. [`Chat`] finds where the model runs, reserves the maximum cost, forwards
 //! the request, relays the answer as it arrives, and records the call and its charge in one commit.
@@ -13,6 +14,7 @@
 //! | `upstream` | one attempt: connection and first byte; `runners::openai` parses |
 //! | `call` | running a call from admission to record |
 //! | `relay`, `whole` | returning a streamed or a non-streamed answer |
+//! | `rerank` | the common form of rerank answers |
 //! | `meter`, `content` | the usage of an answer, and the text that the history stores |
 //! | `part` | model calls of decisions and the agent |
 //! | `count` | the tokens of a prompt |
@@ -36,6 +38,7 @@ mod models;
 mod part;
 mod relay;
 mod request;
+mod rerank;
 mod route;
 mod service;
 mod tokens;

@@ -81,7 +81,7 @@ pub(crate) struct Choice<'a> {
     #[serde(borrow)]
     message: Option<&'a RawValue>,
     /// The text of legacy completions, which have no messages.
-    text: Option<String>,
+    pub text: Option<String>,
     #[serde(borrow)]
     finish_reason: Option<&'a RawValue>,
     error: Option<IgnoredAny>,
@@ -213,7 +213,7 @@ impl Meter {
                 let usage = answer.value("usage").unwrap_or(Value::Null);
                 let fields = Map::from_iter([("usage".to_owned(), usage)]);
                 self.counted = shape::counts_in(&fields).unwrap_or_default();
-                if operation == Operation::Chat {
+                if operation.writes_text() {
                     self.bytes = unknown_bytes(text);
                 }
             }

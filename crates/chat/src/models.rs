@@ -4,7 +4,7 @@
 //! the upstream cannot be reached, the last list is served and marked as stale.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -27,6 +27,9 @@ const LIST_BYTES_MAX: usize = 8 * 1024 * 1024;
 const LIST_MODELS_MAX: usize = 10_000;
 const ID_CHARS_MAX: usize = 256;
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum time for which a call whose model is an alias waits for the list. After that, the last
+/// list counts, while the new one is still fetched.
+const ALIAS_PATIENCE: Duration = Duration::from_secs(1);
 /// Minimum delay after a failed fetch before the upstream is queried again.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -69,11 +72,25 @@ pub struct UpstreamList {
 #[derive(Debug, Default)]
 pub(super) struct UpstreamModels {
     cached: Mutex<Cached>,
+    last: StdMutex<Last>,
+}
+
+/// The last list, which can also be read while a new one is fetched.
+#[derive(Debug, Default)]
+struct Last {
+    models: Arc<Vec<Listed>>,
+    /// Until when nobody waits for a new list, because one was late.
+    late_until: Option<Instant>,
+}
+
+impl UpstreamModels {
+    fn last(&self) -> MutexGuard<'_, Last> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[derive(Debug, Default)]
 struct Cached {
-    models: Arc<Vec<Listed>>,
     fetched_at: Option<Timestamp>,
     error: Option<String>,
     /// The earliest time of the next fetch.
@@ -126,20 +143,33 @@ impl Chat {
 }
 
 impl Inner {
-    /// Returns whether the upstream lists a model with this ID.
-    pub(super) async fn is_listed(&self, id: &str) -> bool {
-        let Some(upstream) = &self.options.upstream else { return false };
-        // Boxed, because the future of a fetch is large and would otherwise be part of the future
-        // of every call.
-        let (list, _state) = Box::pin(self.upstream_list(upstream)).await;
-        list.iter().any(|listed| listed.id == id)
+    /// Returns whether the upstream lists a model with this ID. An upstream that does not respond
+    /// delays the answer by at most [`ALIAS_PATIENCE`].
+    pub(super) async fn is_listed(self: &Arc<Self>, id: &str) -> bool {
+        if self.options.upstream.is_none() {
+            return false;
+        }
+        let inner = Arc::clone(self);
+        let fetching = async move {
+            if let Some(upstream) = &inner.options.upstream {
+                inner.upstream_list(upstream).await;
+            }
+        };
+        let late_until = self.upstream_models.last().late_until;
+        if late_until.is_none_or(|until| until <= runtime::monotonic_now())
+            && timeout(ALIAS_PATIENCE, self.tasks.complete(fetching)).await.is_err()
+        {
+            tracing::debug!("the upstream's list of models is late; its last list is used");
+            let until = runtime::monotonic_now().checked_add(RETRY);
+            self.upstream_models.last().late_until = until;
+        }
+        self.upstream_models.last().models.iter().any(|listed| listed.id == id)
     }
 
     /// Returns the entry of a catalog model, if it can be called.
     fn listed(&self, model: Arc<orrery_catalog::Model>) -> Option<CatalogModel> {
-        let operations = [Operation::Chat, Operation::Embeddings];
         let serves = |operation: &Operation| model.runner.server(*operation).is_some();
-        let operation = operations.into_iter().find(serves)?;
+        let operation = Operation::ALL.into_iter().find(serves)?;
         Some(CatalogModel {
             id: model.slug.to_string(),
             operation: Some(operation),
@@ -168,7 +198,8 @@ impl Inner {
             });
             let fresh_for = match answer {
                 Ok(models) => {
-                    cached.models = Arc::new(models);
+                    let models = Arc::new(models);
+                    *self.upstream_models.last() = Last { models, late_until: None };
                     cached.fetched_at = Some(self.clock.now());
                     cached.error = None;
                     self.options.catalog_ttl
@@ -181,7 +212,7 @@ impl Inner {
             cached.fresh_until = runtime::monotonic_now().checked_add(fresh_for);
         }
         let state = UpstreamList { fetched_at: cached.fetched_at, error: cached.error.clone() };
-        (Arc::clone(&cached.models), state)
+        (Arc::clone(&self.upstream_models.last().models), state)
     }
 
     async fn ask_upstream(&self, upstream: &Upstream) -> Result<Vec<Listed>, String> {

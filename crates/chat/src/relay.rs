@@ -19,7 +19,7 @@ use super::meter::{Meter, Seen};
 use super::route::Candidate;
 use super::upstream::{Limits, Opened, note, unopened};
 use super::whole::{too_many_bodies, with_cost};
-use orrery_domain::chat::Tokens;
+use orrery_domain::chat::{Operation, Tokens};
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::money::Usd;
 use orrery_domain::raw_object::RawObject;
@@ -66,6 +66,8 @@ struct Relay {
     alias: Option<String>,
     /// The usage-only event, held back until the call is recorded.
     usage: Option<Bytes>,
+    /// The `object` of a chunk.
+    object: &'static str,
     /// The common fields of the first event with output, used to build a usage event if the stream
     /// has none.
     frame: Option<RawObject>,
@@ -97,6 +99,12 @@ impl Call {
             wants_usage: self.request.wants_usage,
             alias: self.alias().map(str::to_owned),
             usage: None,
+            object: match self.request.operation {
+                Operation::Completions => "text_completion",
+                Operation::Chat | Operation::Embeddings | Operation::Rerank => {
+                    "chat.completion.chunk"
+                }
+            },
             frame: None,
             is_done: false,
             lease: self.lease.sibling(),
@@ -340,7 +348,7 @@ impl Relay {
             End::Done => {
                 let usage = self.wants_usage.then(|| match self.usage.take() {
                     Some(usage) => usage_event(&usage, tokens, cost),
-                    None => missing_usage_event(self.frame.take(), tokens, cost),
+                    None => missing_usage_event(self.frame.take(), self.object, tokens, cost),
                 });
                 [&usage.unwrap_or_default()[..], b"data: [DONE]\n\n"].concat().into()
             }
@@ -396,13 +404,13 @@ fn frame_of(event: &[u8]) -> Option<RawObject> {
     Some(event)
 }
 
-/// Builds the usage event for a model that sent no usage event, or sent its usage with the last
-/// piece of text. `frame` comes from another event of the stream.
-fn missing_usage_event(frame: Option<RawObject>, tokens: Tokens, cost: Usd) -> Bytes {
+/// Builds the usage event for a model that sent none, or sent its usage with the last piece of
+/// text. `frame` comes from another event of the stream.
+fn missing_usage_event(frame: Option<RawObject>, object: &str, tokens: Tokens, cost: Usd) -> Bytes {
     let mut chunk = frame.unwrap_or_default();
     // The object has only strings and numbers, so serialization cannot fail.
     let text = chunk
-        .set("object", "chat.completion.chunk")
+        .set("object", object)
         .and_then(|()| chunk.set::<[(); 0]>("choices", &[]))
         .and_then(|()| with_cost(&mut chunk, tokens, cost));
     event_of(&text.unwrap_or_default())
@@ -431,18 +439,20 @@ fn event_of(data: &[u8]) -> Bytes {
 mod tests {
     use super::*;
 
+    const CHUNK: &str = "chat.completion.chunk";
+
     #[test]
     fn relay_generates_missing_usage_event() {
         let tokens = Tokens { input: 3, output: 4, is_estimated: true };
         let begins = br#"{"id":"","model":"","choices":[],"prompt_filter_results":[{"x":1}]}"#;
         assert!(frame_of(begins).is_none() && frame_of(b"[]").is_none());
         let part = br#"{"id":"x","created":5,"choices":[{"delta":{}}],"model":"m","usage":null,"obfuscation":"aaa"}"#;
-        let event = missing_usage_event(frame_of(part), tokens, Usd::from_micros(7));
+        let event = missing_usage_event(frame_of(part), CHUNK, tokens, Usd::from_micros(7));
         let text = str::from_utf8(&event).unwrap();
         let expected = "data: {\"id\":\"x\",\"created\":5,\"model\":\"m\",\"object\":\"chat.completion.chunk\",\
                         \"choices\":[],\"usage\":";
         assert!(text.starts_with(expected), "{text}");
-        let event = missing_usage_event(None, tokens, Usd::from_micros(7));
+        let event = missing_usage_event(None, CHUNK, tokens, Usd::from_micros(7));
         let text = str::from_utf8(&event).unwrap();
         assert_eq!(
             text,
@@ -450,7 +460,7 @@ mod tests {
              \"completion_tokens\":4,\"total_tokens\":7,\"cost\":7e-6,\"estimated\":true}}\n\n"
         );
         let counted =
-            missing_usage_event(None, Tokens { is_estimated: false, ..tokens }, Usd::ZERO);
+            missing_usage_event(None, CHUNK, Tokens { is_estimated: false, ..tokens }, Usd::ZERO);
         assert!(!str::from_utf8(&counted).unwrap().contains("estimated"));
     }
 

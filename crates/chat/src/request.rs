@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use schemars::JsonSchema;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Map, Value};
 
 use orrery_domain::chat::Operation;
@@ -13,7 +13,8 @@ use orrery_domain::invalid_request::InvalidRequest;
 use orrery_domain::raw_object::RawObject;
 use orrery_domain::token_bound::TokenBound;
 use orrery_runners::openai::stream_options::StreamOptions;
-use orrery_wire::chat::{CompletionRequest, EmbeddingsRequest};
+use orrery_wire::chat::{ANSWERS_MAX, CompletionRequest, EmbeddingsRequest};
+use orrery_wire::completions::{CompletionRequest as TextRequest, Document, RerankRequest};
 use orrery_wire::request::{Mismatch, field_names, read};
 
 /// The option that requests the usage at the end of a stream.
@@ -32,6 +33,8 @@ pub(crate) struct Request {
     pub wants_usage: bool,
     /// The limit on the request's tokens.
     pub bound: TokenBound,
+    /// Whether the answers begin with their prompts.
+    pub echoes: bool,
     fields: RawObject,
 }
 
@@ -47,22 +50,16 @@ impl Request {
         match operation {
             Operation::Chat => Self::of_chat(fields),
             Operation::Embeddings => Self::of_embeddings(fields),
+            Operation::Completions => Self::of_completions(fields),
+            Operation::Rerank => Self::of_rerank(fields),
         }
     }
 
     fn of_chat(mut fields: RawObject) -> Result<Self, InvalidRequest> {
         let known: CompletionRequest = known_fields(&fields)?;
         fields.remove("fallback_selector");
-        // Some clients send -1 to mean "no limit", which some servers reject.
-        let limits = [
-            ("max_tokens", known.max_tokens),
-            ("max_completion_tokens", known.max_completion_tokens),
-        ];
-        for (name, limit) in limits {
-            if limit == Some(-1) {
-                fields.remove(name);
-            }
-        }
+        remove_no_limit("max_tokens", known.max_tokens, &mut fields);
+        remove_no_limit("max_completion_tokens", known.max_completion_tokens, &mut fields);
         Ok(Self {
             operation: Operation::Chat,
             model: known.model,
@@ -70,12 +67,78 @@ impl Request {
             is_stream: known.stream.unwrap_or(false),
             wants_usage: known.stream_options.and_then(|one| one.include_usage).unwrap_or(false),
             bound: TokenBound::of(&fields),
+            echoes: false,
             fields,
         })
     }
 
+    fn of_completions(mut fields: RawObject) -> Result<Self, InvalidRequest> {
+        let known: TextRequest = known_fields(&fields)?;
+        fields.remove("fallback_selector");
+        remove_no_limit("max_tokens", known.max_tokens, &mut fields);
+        let prompts = known.prompt.count() as u64;
+        let answers = known.n.max(known.best_of).unwrap_or(1).saturating_mul(prompts);
+        if answers > ANSWERS_MAX {
+            let message = format!(
+                "n or best_of, times the number of prompts, may be at most {ANSWERS_MAX}, not {answers}"
+            );
+            return Err(InvalidRequest::field("n", message));
+        }
+        Ok(Self {
+            operation: Operation::Completions,
+            model: known.model,
+            selector: known.fallback_selector.filter(|name| !name.is_empty()),
+            is_stream: known.stream.unwrap_or(false),
+            wants_usage: known.stream_options.and_then(|one| one.include_usage).unwrap_or(false),
+            bound: TokenBound::of(&fields).for_prompts(prompts),
+            echoes: known.echo.unwrap_or(false),
+            fields,
+        })
+    }
+
+    fn of_rerank(mut fields: RawObject) -> Result<Self, InvalidRequest> {
+        let known: RerankRequest = known_fields(&fields)?;
+        fields.remove("fallback_selector");
+        let documents: Vec<String> = known.documents.into_iter().map(Document::into_text).collect();
+        // Every server takes texts, and some take nothing else.
+        let set = fields.set("documents", &documents);
+        set.map_err(|error| InvalidRequest::field("documents", error.to_string()))?;
+        let count = documents.len() as u64;
+        let bound = TokenBound::of(&fields).for_prompts(count).without_answer();
+        Ok(Self {
+            operation: Operation::Rerank,
+            model: known.model,
+            selector: known.fallback_selector.filter(|name| !name.is_empty()),
+            is_stream: false,
+            wants_usage: false,
+            // The model reads the query with each document.
+            bound: bound.repeating(known.query.len() as u64, count.saturating_sub(1)),
+            echoes: false,
+            fields,
+        })
+    }
+
+    /// Returns what a rerank request asks for.
+    #[must_use]
+    pub(crate) fn rerank(&self) -> Rerank {
+        let documents: Vec<IgnoredAny> = self.fields.value("documents").unwrap_or_default();
+        let top_n: Option<u32> = self.fields.value("top_n");
+        Rerank {
+            documents: documents.len(),
+            top_n: top_n.and_then(|top_n| usize::try_from(top_n).ok()).unwrap_or(usize::MAX),
+            returns_documents: self.fields.value("return_documents").unwrap_or(false),
+        }
+    }
+
+    /// Returns the documents of a rerank request.
+    #[must_use]
+    pub(crate) fn documents(&self) -> Vec<String> {
+        self.fields.value("documents").unwrap_or_default()
+    }
+
     fn of_embeddings(mut fields: RawObject) -> Result<Self, InvalidRequest> {
         let known: EmbeddingsRequest = known_fields(&fields)?;
+        let inputs = known.input.count() as u64;
         fields.remove("fallback_selector");
         Ok(Self {
             operation: Operation::Embeddings,
@@ -83,7 +146,8 @@ impl Request {
             selector: known.fallback_selector.filter(|name| !name.is_empty()),
             is_stream: false,
             wants_usage: false,
-            bound: TokenBound::of(&fields).without_answer(),
+            bound: TokenBound::of(&fields).for_prompts(inputs).without_answer(),
+            echoes: false,
             fields,
         })
     }
@@ -117,6 +181,10 @@ impl Request {
         if let Some(model) = model {
             body.set("model", model)?;
         }
+        if self.operation == Operation::Rerank {
+            // The answer gets the documents of the request.
+            body.remove("return_documents");
+        }
         if options == StreamOptions::Omitted {
             body.remove("stream_options");
         } else if self.is_stream {
@@ -142,6 +210,23 @@ impl Request {
     /// Returns an error if the request is nested too deeply.
     pub(crate) fn value(&self) -> Result<Value, serde_json::Error> {
         serde_json::from_slice(&self.fields.text()?)
+    }
+}
+
+/// What a rerank request asks for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rerank {
+    /// The number of documents.
+    pub documents: usize,
+    /// The maximum number of results.
+    pub top_n: usize,
+    pub returns_documents: bool,
+}
+
+/// Removes a limit of -1, by which some clients mean "no limit", and which some servers reject.
+fn remove_no_limit(name: &str, limit: Option<i64>, fields: &mut RawObject) {
+    if limit == Some(-1) {
+        fields.remove(name);
     }
 }
 

@@ -207,3 +207,13 @@ proptest::proptest! {
         let _read = Request::read(Operation::Embeddings, wrapped.as_bytes());
     }
 }
+
+#[test]
+fn embeddings_reserve_the_context_for_each_input() {
+    let long = "x".repeat(5000);
+    for (input, tokens) in [(json!(long), 2048), (json!([long, long, long]), 3 * 2048)] {
+        let body = json!({"input": input, "model": "m"}).to_string();
+        let most = read(Operation::Embeddings, &body).unwrap().bound.tokens(Some(2048));
+        assert_eq!((most.input, most.output), (tokens, 0));
+    }
+}

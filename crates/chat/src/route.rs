@@ -226,9 +226,9 @@ impl Inner {
             };
         };
         let serves = |operation: &Operation| model.runner.server(*operation).is_some();
-        let served = [Operation::Chat, Operation::Embeddings].into_iter().find(serves);
+        let served: Vec<Operation> = Operation::ALL.into_iter().filter(serves).collect();
         let slug = model.slug.to_string();
-        self.local(model, operation).ok_or_else(|| wrong_kind(&slug, served, operation))
+        self.local(model, operation).ok_or_else(|| wrong_kind(&slug, &served, operation))
     }
 
     /// Returns an upstream model.
@@ -343,21 +343,22 @@ fn mapped(map: &Map<String, Value>, request: &Request) -> Option<Request> {
 
 /// Returns the error for routes that accept only models, not the agent's id.
 fn is_agent(id: &str) -> Error {
-    let message = format!("'{id}' is the agent, which answers POST /v1/chat/completions alone");
+    let message = format!(
+        "'{id}' is the agent, which answers POST /v1/chat/completions and POST /v1/messages alone"
+    );
     InvalidRequest::field("model", message).into()
 }
 
 /// Returns the error for a model that serves another operation.
-fn wrong_kind(slug: &str, served: Option<Operation>, wanted: Operation) -> Error {
-    let words = |operation| match operation {
-        Operation::Chat => "chat completions (POST /v1/chat/completions)",
-        Operation::Embeddings => "embeddings (POST /v1/embeddings)",
-    };
-    let serves = served.map_or("predictions (POST /v1/prediction/run)", words);
-    let wanted = match wanted {
-        Operation::Chat => "chat completions",
-        Operation::Embeddings => "embeddings",
-    };
+fn wrong_kind(slug: &str, served: &[Operation], wanted: Operation) -> Error {
+    let words =
+        |operation: &Operation| format!("{} (POST /v1{})", operation.words(), operation.path());
+    let mut serves: Vec<String> = served.iter().map(words).collect();
+    if serves.is_empty() {
+        serves.push("predictions (POST /v1/prediction/run)".to_owned());
+    }
+    let serves = serves.join(" and ");
+    let wanted = wanted.words();
     let message = format!(
         "the model '{slug}' supports {serves}, not {wanted}; GET /v1/llm-router/model-catalog \
          lists the models that support each"

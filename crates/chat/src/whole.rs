@@ -9,6 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use super::call::{Answer, Begun, Call, Came, End, Reply, keeps_content};
 use super::error::{Error, Failure};
 use super::meter::Meter;
+use super::rerank;
 use super::route::Candidate;
 use super::upstream::{Opened, note};
 use orrery_domain::chat::{Operation, Tokens};
@@ -38,9 +39,14 @@ pub(crate) struct Whole {
 }
 
 impl Call {
-    /// Reads a non-streamed answer. If the client requested a stream, the answer is converted to a
-    /// stream.
-    pub(super) async fn read(&mut self, name: &str, mut opened: Opened) -> Result<Begun, Failure> {
+    /// Reads a non-streamed answer. If the client requested a stream, the answer is converted to
+    /// one.
+    pub(super) async fn read(
+        &mut self,
+        candidate: &Candidate,
+        mut opened: Opened,
+    ) -> Result<Begun, Failure> {
+        let name = candidate.name.as_str();
         let first_byte = self.started.elapsed();
         let is_stream = self.request.is_stream;
         let most = if is_stream { EVENT_MAX } else { ANSWER_MAX };
@@ -55,6 +61,14 @@ impl Call {
             Ok(text) => parse_aside(operation, name, text, is_stream).await,
             Err(failure) => Err(failure),
         };
+        let parsed = parsed.and_then(|parsed| match parsed {
+            Parsed::Whole(answer, _) if operation == Operation::Rerank => {
+                let request = candidate.request(&self.request);
+                let (answer, text) = rerank::in_common_form(name, request, answer)?;
+                Ok(Parsed::Whole(answer, text))
+            }
+            Parsed::Whole(..) | Parsed::Events(_) => Ok(parsed),
+        });
         if !is_stream || parsed.is_err() {
             note(opened.lease.as_mut(), parsed.as_ref().err());
         }
@@ -170,9 +184,12 @@ async fn parse_aside(
     let bytes = text.len();
     let parse = move || {
         // Some servers send a stream that was not requested.
-        let may_be_events =
-            operation == Operation::Chat && !text.trim_ascii_start().starts_with(b"{");
-        let converted = if may_be_events { shape::completion_of(&text) } else { None };
+        let may_be_events = operation.writes_text() && !text.trim_ascii_start().starts_with(b"{");
+        let converted = match operation {
+            Operation::Rerank => rerank::object_of(&text),
+            _ if may_be_events => shape::completion_of(operation, &text),
+            Operation::Chat | Operation::Completions | Operation::Embeddings => None,
+        };
         let text = converted.map_or(text, Bytes::from);
         let checked = content::check_values(&text);
         checked.map_err(|error| broken(&name, &format!("its answer cannot be read: {error}")))?;
@@ -187,7 +204,10 @@ async fn parse_aside(
             return Ok(Parsed::Whole(answer, text));
         }
         drop(answer);
-        let events = shape::events_of(&text);
+        let events = match operation {
+            Operation::Completions => shape::text_events_of(&text),
+            Operation::Chat | Operation::Embeddings | Operation::Rerank => shape::events_of(&text),
+        };
         events.map(Parsed::Events).ok_or_else(|| misunderstood(&name, "its answer has no choices"))
     };
     answers::parse_aside(bytes, parse).await.unwrap_or(Err(unparsed))

@@ -112,12 +112,12 @@ pub(super) async fn run(config: Config) -> anyhow::Result<()> {
         .await;
     }
     let greeted = config.clone();
-    super::service::serve(config, true, move |first| {
-        // A failure to print the greeting is not an error, because `orrery key create` can create
-        // another key.
+    let greet = move |first| {
+        // A failure to print the greeting is not an error: `orrery key create` creates keys.
         drop(output::raw(greeting(&greeted, &first).as_bytes()));
-    })
-    .await
+    };
+    // Boxed, because the future holds the whole configuration.
+    Box::pin(super::service::serve(config, true, greet)).await
 }
 
 /// Returns an error if there is no configuration file and the data folder cannot be created in the

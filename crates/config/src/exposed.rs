@@ -41,10 +41,10 @@ const TOKEN_MIN: usize = 20;
 /// Prefixes of the tokens of well-known services.
 const TOKENS: [&str; 10] =
     ["sk-", "ghp_", "gho_", "github_pat_", "glpat-", "xoxb-", "xoxp-", "hf_", "smk_", "whsec_"];
-/// Exceptions: keys whose value is a file's path.
-const PATHS: [&str; 1] = ["tls.private_key"];
-/// Keys with secret values whose names contain none of [`WORDS`]: the URL of a chat webhook or an
-/// ntfy topic has a secret path.
+/// Exceptions: keys whose value is a file's path, or the ID of a key.
+const PATHS: [&str; 2] = ["tls.private_key", "hosts.ollama.key_id"];
+/// Keys whose value is a secret although no word says so: the path of the URL of a chat's webhook
+/// or of a topic of ntfy is one.
 const URLS: [&str; 1] = ["alerts.url"];
 /// Maximum depth of nested tables.
 const DEPTH_MAX: usize = 16;

@@ -35,6 +35,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ipnet::IpNet;
+use orrery_domain::ids::KeyId;
 
 pub use self::alerts::{AlertFormat, Alerts};
 pub use self::secret::Secret;
@@ -102,6 +103,16 @@ pub struct Hosts {
     pub flows: Host,
     pub agent: Host,
     pub dashboard: Host,
+    pub ollama: Ollama,
+}
+
+/// The host with Ollama's API.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Ollama {
+    /// Empty if the host is off.
+    pub listen: Vec<SocketAddr>,
+    /// The API key that requests from this machine use without sending one.
+    pub key_id: Option<KeyId>,
 }
 
 impl Hosts {

@@ -17,14 +17,14 @@ use super::alerts::alerts;
 use super::reader::{Known, Reader, Section};
 use super::router::router;
 use super::values::{
-    Value, addresses, command, duration, flag, header, headers, host_name, list, log_level, map,
-    memory_size, network, one_of, one_or_more, origin, path, positive, recipient, size,
+    Value, addresses, command, duration, flag, header, headers, host_name, key_id, list, log_level,
+    map, memory_size, network, one_of, one_or_more, origin, path, positive, recipient, size,
     some_addresses, text, web_address, whole,
 };
 use super::{
     Audit, Backup, Billing, Compat, Config, Cors, Dashboard, Decisions, Egress, Engine, Error,
-    Files, Host, Hosts, Limits, Log, LogFormat, Metrics, Rate, Retention, Source, Telemetry, Tls,
-    TlsMode, Webhooks, secret,
+    Files, Host, Hosts, Limits, Log, LogFormat, Metrics, Ollama, Rate, Retention, Source,
+    Telemetry, Tls, TlsMode, Webhooks, secret,
 };
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -257,7 +257,17 @@ fn listeners(root: &mut Section<'_>, tls: &Tls, defaults: &Defaults) -> (Hosts, 
             let own = one_port.iter().filter(|address| !base.listen.contains(address));
             taken.push(Listener { name: "one_port", addresses: own.copied().collect(), at });
         }
-        Hosts { one_port, base, workflows, flows, agent, dashboard }
+        let ollama = section.section("ollama", |section| {
+            let listen = section.optional("listen", some_addresses).unwrap_or_default();
+            let at = section.span("listen");
+            if listen.is_empty() && section.span("key_id").is_some() {
+                let message = "`hosts.ollama.key_id` has no effect without `listen`";
+                section.error("key_id", message.to_owned());
+            }
+            taken.push(Listener { name: "ollama", addresses: listen.clone(), at });
+            Ollama { listen, key_id: section.optional("key_id", key_id) }
+        });
+        Hosts { one_port, base, workflows, flows, agent, dashboard, ollama }
     });
     let metrics = root.section("metrics", |section| {
         let default = SocketAddr::from(([127, 0, 0, 1], defaults.metrics_port));

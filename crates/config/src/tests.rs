@@ -156,6 +156,20 @@ fn config_syntax_error_names_its_line() {
 }
 
 #[test]
+fn config_invalid_ollama_host_is_refused() {
+    for (text, expected) in [
+        ("hosts.ollama.listen = []", "expected at least one address"),
+        ("hosts.ollama = {listen = '127.0.0.1:1', key_id = 'smk_x'}", "the id of an API key"),
+        (
+            "hosts.ollama.key_id = '0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f'",
+            "has no effect without `listen`",
+        ),
+    ] {
+        check_error(text, expected);
+    }
+}
+
+#[test]
 fn config_invalid_value_names_expected_form() {
     for (text, expected) in [
         ("data_dir = 3", "expected a string that is not empty, found 3"),
@@ -348,6 +362,7 @@ fn config_hosts_must_not_share_an_address() {
     for (text, shared) in [
         ("hosts.flows.listen = \"0.0.0.0:8443\"", true),
         ("hosts.flows.listen = \"127.0.0.1:8444\"", true),
+        ("hosts.ollama.listen = \"127.0.0.1:8444\"", true),
         ("hosts.flows.listen = \"[::]:8444\"", true),
         ("hosts.flows.listen = \"[::1]:8444\"", false),
         ("hosts.flows.listen = [\"127.0.0.1:0\", \"127.0.0.1:0\"]", false),

@@ -19,6 +19,7 @@ use toml::de::DeValue;
 
 use super::reader::{Parsed, Problem};
 use super::secret::{self, Secret};
+use orrery_domain::ids::KeyId;
 use orrery_domain::time::{span, span_text};
 use orrery_domain::url_template::{self, check_target};
 
@@ -172,6 +173,13 @@ pub fn some_addresses(value: &Value<'_>) -> Parsed<Vec<SocketAddr>> {
         none if none.is_empty() => Err(wrong(value, "at least one address")),
         some => Ok(some),
     }
+}
+
+/// Parses the ID of an API key.
+pub fn key_id(value: &Value<'_>) -> Parsed<KeyId> {
+    text(value)?
+        .parse()
+        .map_err(|_no_id| wrong(value, "the id of an API key, as `orrery key list` shows it"))
 }
 
 /// Parses a list with elements parsed by `element`.

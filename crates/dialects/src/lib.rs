@@ -7,6 +7,7 @@
 //! |---|---|---|---|
 //! | [`chat`] | OpenAI's chat completions | written | read |
 //! | [`messages`] | Anthropic's Messages API | read | written |
+//! | [`ollama`] | Ollama's API | read | written |
 //!
 //! A request of a client is read to a [`Request`], and written for the model's server. The answer is
 //! read to an [`Answer`], or to the [`Event`]s of a stream, and written for the client.
@@ -21,6 +22,7 @@
 
 pub mod chat;
 pub mod messages;
+pub mod ollama;
 
 #[cfg(test)]
 mod tests;

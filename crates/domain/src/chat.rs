@@ -20,16 +20,42 @@ pub const LANE: &str = "chat";
 pub enum Operation {
     Chat,
     Embeddings,
+    /// Continues texts.
+    Completions,
+    /// Scores documents by their relevance to a query.
+    Rerank,
 }
 
 impl Operation {
-    /// Returns the path under the `/v1` of an OpenAI-compatible server.
+    /// All operations.
+    pub const ALL: [Self; 4] = [Self::Chat, Self::Embeddings, Self::Completions, Self::Rerank];
+
+    /// The path under the `/v1` of an OpenAI-compatible server.
     #[must_use]
     pub const fn path(self) -> &'static str {
         match self {
             Self::Chat => "/chat/completions",
             Self::Embeddings => "/embeddings",
+            Self::Completions => "/completions",
+            Self::Rerank => "/rerank",
         }
+    }
+
+    /// What the operation makes, for messages.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Chat => "chat completions",
+            Self::Embeddings => "embeddings",
+            Self::Completions => "text completions",
+            Self::Rerank => "rerank",
+        }
+    }
+
+    /// Whether the answer is generated text, which may be streamed.
+    #[must_use]
+    pub const fn writes_text(self) -> bool {
+        matches!(self, Self::Chat | Self::Completions)
     }
 }
 

@@ -19,8 +19,20 @@ const MEDIA_TOKENS: u64 = 1000;
 /// Maximum number of tokens for an image or other non-text part: an image of the highest
 /// resolution, or ten minutes of speech.
 const MEDIA_TOKENS_MAX: u64 = 16_384;
+/// Maximum bytes of text of a token that a client sends, on average.
+const TOKEN_BYTES_MAX: u64 = 16;
 /// Top-level fields whose text the model reads.
-const TEXTS: [&str; 6] = ["prompt", "system", "input", "tools", "functions", "response_format"];
+const TEXTS: [&str; 9] = [
+    "prompt",
+    "suffix",
+    "query",
+    "documents",
+    "system",
+    "input",
+    "tools",
+    "functions",
+    "response_format",
+];
 /// Bytes at the start of a `data:` URI that are searched for `;base64`.
 const URI_HEAD: usize = 256;
 
@@ -155,6 +167,8 @@ pub struct TokenBound {
     /// Tokens per answer, if the request limits them.
     answer: Option<u64>,
     answers: u64,
+    /// The number of prompts, each within the context of the model.
+    prompts: u64,
 }
 
 impl TokenBound {
@@ -170,6 +184,7 @@ impl TokenBound {
             prompt: Prompt::of(request),
             answer: largest(limits),
             answers: largest(answers).unwrap_or(1),
+            prompts: 1,
         }
     }
 
@@ -181,7 +196,7 @@ impl TokenBound {
             Err(_other) => {
                 let mut prompt = Prompt::default();
                 prompt.add(input.get(), length(input.get()));
-                Self { prompt, answer: None, answers: 1 }
+                Self { prompt, answer: None, answers: 1, prompts: 1 }
             }
         }
     }
@@ -192,8 +207,32 @@ impl TokenBound {
         Self { answer: Some(0), ..self }
     }
 
-    /// Returns the estimated number of tokens in the prompt, for a server that does not report
-    /// them.
+    /// Counts the answers to each of this many prompts.
+    #[must_use]
+    pub const fn for_prompts(self, prompts: u64) -> Self {
+        Self { answers: self.answers.saturating_mul(prompts), prompts, ..self }
+    }
+
+    /// Counts the text of a field this many times more, because the model reads it again.
+    #[must_use]
+    pub const fn repeating(self, bytes: u64, times: u64) -> Self {
+        let bytes = bytes.saturating_mul(times);
+        let prompt = Prompt {
+            text: self.prompt.text.saturating_add(bytes),
+            sent: self.prompt.sent.saturating_add(bytes),
+            ..self.prompt
+        };
+        Self { prompt, ..self }
+    }
+
+    /// The maximum bytes of text of the prompts if each answer begins with its own.
+    #[must_use]
+    pub const fn echoed_bytes(self) -> u64 {
+        let tokens = self.prompt.tokens.saturating_mul(TOKEN_BYTES_MAX);
+        self.prompt.text.saturating_add(tokens).saturating_mul(self.answers)
+    }
+
+    /// The estimated tokens of the prompt, for a server that does not report them.
     #[must_use]
     pub const fn prompt_estimate(self) -> u64 {
         self.prompt.estimate()
@@ -211,7 +250,7 @@ impl TokenBound {
         let context = context.map_or(u64::MAX, u64::from);
         let of_one = self.answer.unwrap_or(OUTPUT_TOKENS_RESERVED).min(context);
         Tokens {
-            input: self.prompt.most().clamp(1, context.max(1)),
+            input: self.prompt.most().clamp(1, context.max(1).saturating_mul(self.prompts.max(1))),
             output: of_one.saturating_mul(self.answers),
             is_estimated: true,
         }
@@ -318,6 +357,19 @@ mod tests {
     }
 
     #[test]
+    fn text_that_is_read_again_and_echoed_prompts_are_counted() {
+        let request = object(&json!({"query": "12345678", "documents": ["1234", {"text": "12"}]}));
+        let bound = TokenBound::of(&request).for_prompts(2).without_answer();
+        let again = bound.repeating(8, 1);
+        assert_eq!(again.prompt_estimate() - bound.prompt_estimate(), 2);
+        assert_eq!(again.tokens(None).input - bound.tokens(None).input, 8);
+        let texts = object(&json!({"prompt": ["12345", "678"], "n": 3}));
+        assert_eq!(TokenBound::of(&texts).for_prompts(2).echoed_bytes(), 8 * 6);
+        let tokens = object(&json!({"prompt": [1, 2, 3]}));
+        assert_eq!(TokenBound::of(&tokens).echoed_bytes(), 3 * TOKEN_BYTES_MAX);
+    }
+
+    #[test]
     fn prompt_counts_escapes_unescaped() {
         for (json, bytes) in [
             (r#""\u4e2d\u00e9\ud83d\ude00\u0041""#, 10),
@@ -355,6 +407,8 @@ mod tests {
         assert_eq!((input, output), (2048, 3 * 2048));
         assert_eq!(TokenBound::of(&long).without_answer().tokens(None).output, 0);
         let list = RawValue::from_string("[\"1234\"]".to_owned()).unwrap();
+        let many = TokenBound::of(&long).for_prompts(2).tokens(Some(2048));
+        assert_eq!((many.input, many.output), (2 * 2048, 6 * 2048), "each within the context");
         assert_eq!(TokenBound::of_input(&list).tokens(None).input, 8);
     }
 }

@@ -234,13 +234,19 @@ impl Error {
         }
     }
 
-    /// Converts the error to the response for an OpenAI client. The response to an invalid or
-    /// missing key is the same on every route.
+    /// Converts the error to the response for an OpenAI client. The response to a missing key is
+    /// that of all other routes.
     #[must_use]
     pub fn into_open_ai_response(self) -> Response {
         if self.status == StatusCode::UNAUTHORIZED {
             return self.into_response();
         }
+        self.into_open_ai_envelope()
+    }
+
+    /// Converts the error to the response for an OpenAI client, also if the key is missing.
+    #[must_use]
+    pub fn into_open_ai_envelope(self) -> Response {
         let status = self.status.as_u16();
         let open_ai = &self.more.open_ai;
         let message = self.explanation();
@@ -350,6 +356,9 @@ mod tests {
         ] {
             assert_eq!(text(error).await, body);
         }
+        let body = Error::unauthorized().into_open_ai_envelope().into_body().collect().await;
+        let expected = r#"{"error":{"message":"Invalid or missing API key","type":"authentication_error","param":null,"code":"invalid_api_key"}}"#;
+        assert_eq!(body.unwrap().to_bytes(), expected);
     }
 
     #[tokio::test]

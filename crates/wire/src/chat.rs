@@ -136,6 +136,18 @@ pub enum EmbeddingsInput {
     TokenLists(#[schemars(length(min = 1, max = INPUTS_MAX))] Vec<Vec<u64>>),
 }
 
+impl EmbeddingsInput {
+    /// Returns the number of inputs.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Text(_) | Self::Tokens(_) => 1,
+            Self::Texts(texts) => texts.len(),
+            Self::TokenLists(lists) => lists.len(),
+        }
+    }
+}
+
 /// The model's answer in OpenAI's format, with the cost in `usage`.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ModelAnswer")]
@@ -291,6 +303,8 @@ pub enum ModelSource {
 pub enum ModelKind {
     Chat,
     Embeddings,
+    Completions,
+    Rerank,
 }
 
 /// A price in US dollars, including this service's platform fee.

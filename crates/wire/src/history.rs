@@ -113,6 +113,8 @@ pub struct Call {
 pub enum CallOperation {
     Chat,
     Embeddings,
+    Completions,
+    Rerank,
 }
 
 impl From<&chat::Call> for Call {
@@ -122,6 +124,8 @@ impl From<&chat::Call> for Call {
             operation: match call.operation {
                 chat::Operation::Chat => CallOperation::Chat,
                 chat::Operation::Embeddings => CallOperation::Embeddings,
+                chat::Operation::Completions => CallOperation::Completions,
+                chat::Operation::Rerank => CallOperation::Rerank,
             },
             upstream: call.is_upstream,
             stream: call.is_stream,

@@ -39,6 +39,7 @@ pub struct Body<'a> {
 #[must_use]
 pub const fn kind_of(status: u16) -> &'static str {
     match status {
+        401 => "authentication_error",
         402 => "insufficient_quota",
         408 | 504 => "timeout",
         409 => "conflict",
@@ -54,6 +55,7 @@ pub const fn kind_of(status: u16) -> &'static str {
 pub const fn code_of(status: u16) -> Option<&'static str> {
     match status {
         400 => Some("invalid_value"),
+        401 => Some("invalid_api_key"),
         402 => Some("insufficient_quota"),
         _ => None,
     }

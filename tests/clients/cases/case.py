@@ -8,6 +8,7 @@ import traceback
 
 BASE, WORKFLOWS, FLOWS, AGENT = (os.environ[f"ORRERY_TEST_{host}"] for host in ("BASE", "WORKFLOWS", "FLOWS", "AGENT"))
 SECURE, AUTHORITY = os.environ["ORRERY_TEST_SECURE"], os.environ["ORRERY_TEST_AUTHORITY"]
+OLLAMA = os.environ["ORRERY_TEST_OLLAMA"]
 KEY, SECURE_KEY = os.environ["ORRERY_TEST_KEY"], os.environ["ORRERY_TEST_SECURE_KEY"]
 WRONG_KEY = "smk_wrong"
 # A model of the upstream, a model on a server with a manifest, a local model, and one for embeddings.

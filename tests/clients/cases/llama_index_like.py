@@ -30,6 +30,13 @@ def stream():
 
 
 @case
+def completion():
+    model = OpenAILike(model=FAR, api_base=f"{BASE}/v1", api_key=KEY, is_chat_model=False, max_retries=0)
+    equal(model.complete("hello").text, "after hello")
+    equal("".join(part.delta or "" for part in model.stream_complete("hello")), "after hello")
+
+
+@case
 def tools():
     def weather(city: str) -> str:
         """The weather of a city."""

@@ -62,4 +62,24 @@ await run({
     await assert.rejects(wrong.chat.completions.create({ model: FAR, messages }), OpenAI.AuthenticationError);
     await assert.rejects(client.chat.completions.create({ model: FAR, messages: [] }), OpenAI.BadRequestError);
   },
+  async completions() {
+    const said = await client.completions.create({ model: FAR, prompt: "one" });
+    assert.equal(said.choices[0].text, "after one");
+    let text = "";
+    for await (const chunk of await client.completions.create({ model: FAR, prompt: "one", stream: true })) {
+      text += chunk.choices[0]?.text ?? "";
+    }
+    assert.equal(text, "after one");
+  },
+  async place() {
+    const client = new OpenAI({ baseURL: `${BASE}/openai/v1`, apiKey: KEY, maxRetries: 0 });
+    const ids = (await client.models.list()).data.map((model) => model.id);
+    assert.ok(ids.includes(NEAR) && ids.includes(TINY), `got ${ids}`);
+    const said = await client.chat.completions.create({ model: FAR, messages });
+    assert.equal(said.choices[0].message.content, "You said: hello there");
+    const wrong = client.withOptions({ apiKey: "smk_wrong" });
+    const isRefused = (/** @type {any} */ error) => error instanceof OpenAI.AuthenticationError && error.code === "invalid_api_key";
+    await assert.rejects(wrong.models.list(), isRefused);
+    await assert.rejects(client.moderations.create({ input: "x" }), OpenAI.NotFoundError);
+  },
 });

@@ -150,4 +150,52 @@ def agent():
     holds("done: " in text and "6" in text, text)
 
 
+@case
+def agent_on_base_host():
+    for path in ("/v1", "/openai/v1"):
+        agent = openai.OpenAI(base_url=f"{BASE}{path}", api_key=KEY, max_retries=0)
+        said = agent.chat.completions.create(
+            model="orrery/beta", messages=[{"role": "user", "content": "use adder__add"}], temperature=0, max_tokens=99
+        )
+        holds("done: " in said.choices[0].message.content, said)
+
+
+@case
+def completions():
+    for model in (FAR, TINY):
+        said = client.completions.create(model=model, prompt="one", max_tokens=8, seed=SEED)
+        holds(said.choices[0].text and said.usage.completion_tokens > 0, said)
+        chunks = list(client.completions.create(model=model, prompt=["one", "two"], max_tokens=8, stream=True))
+        equal({choice.index for chunk in chunks for choice in chunk.choices}, {0, 1})
+    equal(client.completions.create(model=FAR, prompt="one").choices[0].text, "after one")
+    body = {"model": FAR, "query": "x", "documents": ["a", "abc", "ab"], "top_n": 2}
+    said = client.post("/rerank", body=body, cast_to=object)
+    equal([result["index"] for result in said["results"]], [1, 2])
+
+
+@case
+def place():
+    client = openai.OpenAI(base_url=f"{BASE}/openai/v1", api_key=KEY, max_retries=0)
+    ids = {model.id for model in client.models.list()}
+    holds({NEAR, TINY, VECTORS} <= ids, ids)
+    equal(client.models.retrieve(FAR).id, FAR)
+    said = client.chat.completions.create(model=NEAR, messages=HELLO, extra_query={"api-version": "1"})
+    equal(said.choices[0].message.content, "You said: hello there")
+    equal(client.embeddings.create(model=VECTORS, input="a").data[0].embedding, [0.5, 0.25])
+    equal(client.completions.create(model=FAR, prompt="one").choices[0].text, "after one")
+    for attempt, expected, code in (
+        (lambda: client.with_options(api_key=WRONG_KEY).models.list(), openai.AuthenticationError, "invalid_api_key"),
+        (lambda: client.models.retrieve("nobody"), openai.NotFoundError, "model_not_found"),
+        (lambda: client.moderations.create(input="x"), openai.NotFoundError, None),
+        (lambda: client.embeddings.create(model=TINY, input="secret"), openai.BadRequestError, "invalid_value"),
+    ):
+        try:
+            attempt()
+        except expected as error:
+            equal(error.code, code)
+            holds(error.body["message"], error.body)
+        else:
+            raise AssertionError(f"{expected.__name__} was expected")
+
+
 run()

@@ -188,7 +188,8 @@ impl Service {
     /// Returns the address to which requests to a host are sent.
     pub(crate) fn front(&self, role: Role) -> SocketAddr {
         let front = self.proxy.as_ref().map(Proxy::address).or(self.running.one_port);
-        front.filter(|_| role != Role::Metrics).unwrap_or_else(|| self.address(role))
+        let is_there = !matches!(role, Role::Metrics | Role::Ollama);
+        front.filter(|_| is_there).unwrap_or_else(|| self.address(role))
     }
 
     /// Returns the public URL of a host.

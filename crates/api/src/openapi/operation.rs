@@ -41,7 +41,9 @@ pub(super) const fn schemes(access: Access) -> &'static [&'static str] {
     match access {
         Access::Public | Access::Local => &[],
         Access::Member | Access::KeyManager | Access::Owner => &["Session"],
-        Access::MaybeKey | Access::Key | Access::BodyKey => &["ApiKey", "Bearer"],
+        Access::MaybeKey | Access::Key | Access::BodyKey | Access::LocalKey => {
+            &["ApiKey", "Bearer"]
+        }
         Access::Link => &["ApiKey", "Bearer", "Link"],
         Access::Admin => &["Bearer"],
     }
@@ -250,6 +252,7 @@ fn responses(route: &Route, schemas: &mut Schemas) -> Value {
 fn error_schema(route: &Route, status: u16) -> &'static str {
     match route.doc.errors {
         ErrorForm::OpenAi if status != 401 => OPEN_AI_ERROR,
+        ErrorForm::OpenAiOnly => OPEN_AI_ERROR,
         ErrorForm::OpenAi | ErrorForm::Plain => ERROR,
         ErrorForm::Anthropic => ANTHROPIC_ERROR,
     }

@@ -45,7 +45,11 @@ pub(super) fn introduction(role: Role) -> String {
         Role::Base => (
             "The main API of Orrery: models and predictions, workflows and their executions, chat, \
              decisions, files, schedules and webhooks. A client needs no other document, except \
-             for the agent.",
+             for the agent.\n\n\
+             The routes of OpenAI's API, such as `/v1/chat/completions`, `/v1/models` and \
+             `/v1/files`, are also below `/openai/v1`. There, every request needs a key, every \
+             error has OpenAI's format, models are listed in that format, and unknown query \
+             parameters are ignored.",
             CONVENTIONS,
         ),
         Role::Workflows => (
@@ -63,7 +67,7 @@ pub(super) fn introduction(role: Role) -> String {
              workflows, and the Model Context Protocol, which offers them as tools to other agents.",
             CONVENTIONS,
         ),
-        Role::Dashboard | Role::Metrics | Role::Control => (
+        Role::Dashboard | Role::Ollama | Role::Metrics | Role::Control => (
             "The dashboard's own API, with a member's session, and the administration API under \
              `/admin/v1`, with an admin key. The routes of the other hosts are also available here, \
              under `/api/{host}`.",
@@ -82,7 +86,9 @@ pub(super) fn introduction(role: Role) -> String {
 /// Returns a link to the documentation of a host.
 pub(super) fn external_docs(role: Role) -> Value {
     let (page, description) = match role {
-        Role::Base | Role::Metrics | Role::Control => ("api.md", "Every route, with examples"),
+        Role::Base | Role::Ollama | Role::Metrics | Role::Control => {
+            ("api.md", "Every route, with examples")
+        }
         Role::Workflows => ("workflows.md", "Workflows, with examples"),
         Role::Flows => ("legacy", "The contract of the flows host"),
         Role::Agent => ("agent.md", "The agent, with examples"),

@@ -16,6 +16,7 @@ pub(super) fn findings(config: &Config, now: Timestamp) -> Vec<Finding> {
         .named()
         .iter()
         .flat_map(|(_, host)| host.listen.clone())
+        .chain(config.hosts.ollama.listen.iter().copied())
         .any(|address| config.tls.encrypts(&address));
     match &config.tls.mode {
         TlsMode::Files { certificate, private_key } => {
@@ -28,6 +29,7 @@ pub(super) fn findings(config: &Config, now: Timestamp) -> Vec<Finding> {
                 .named()
                 .iter()
                 .flat_map(|(_, host)| host.listen.clone())
+                .chain(config.hosts.ollama.listen.iter().copied())
                 .find(|address| !address.ip().to_canonical().is_loopback());
             vec![match open {
                 Some(address) => {

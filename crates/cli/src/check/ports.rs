@@ -22,6 +22,8 @@ pub(crate) fn findings(config: &Config, running: Option<&RunningService>) -> Vec
             None => findings.extend(host.listen.iter().map(|address| port(name, address, pid))),
         }
     }
+    let ollama = config.hosts.ollama.listen.iter();
+    findings.extend(ollama.map(|address| port("ollama", address, pid)));
     for address in &config.metrics.listen {
         let url = format!("http://{address}/metrics");
         let elsewhere = elsewhere(config, running, "metrics", &url);

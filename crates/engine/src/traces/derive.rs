@@ -355,6 +355,8 @@ const fn operation(operation: Operation) -> &'static str {
     match operation {
         Operation::Chat => "chat",
         Operation::Embeddings => "embeddings",
+        Operation::Completions => "text_completion",
+        Operation::Rerank => "rerank",
     }
 }
 

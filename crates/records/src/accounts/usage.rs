@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Accounts, Error, id_key};
+use super::{Accounts, Caller, Error, Known, Prefix, id_key};
 use orrery_domain::ids::{KeyId, OrganizationId};
 use orrery_domain::time::Timestamp;
 use orrery_storage::commit::Expect;
@@ -75,7 +75,23 @@ pub(super) fn key_use(organization: OrganizationId, id: KeyId) -> Key {
 }
 
 impl Accounts {
-    /// Records a use of a key, to be written by the next [`Accounts::write_uses`].
+    /// Returns the caller by the key with this ID, whose text is not known; `None` if the key has
+    /// been deleted or has expired.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] when the store cannot be read.
+    pub async fn caller_of(&self, id: KeyId) -> Result<Option<Caller>, Error> {
+        for organization in self.organizations().await? {
+            let Some(key) = self.key(organization.id, id).await? else { continue };
+            let caller =
+                Caller { organization: key.organization, key: id, prefix: Prefix::of(&key.prefix) };
+            let noted = Minute::default();
+            return Ok(self.valid(&Known { caller, expires_at: key.expires_at, noted }));
+        }
+        Ok(None)
+    }
+
+    /// Records a use of a key for the next [`Accounts::write_uses`].
     pub(super) fn used(&self, organization: OrganizationId, key: KeyId, minute: &Minute) {
         let now = self.clock.now();
         if minute.advance(now) {

@@ -177,7 +177,9 @@ impl Options {
     fn interface(&self) -> Option<ModelInterface> {
         let (schema, output_type) = match self.kind() {
             Kind::Chat => (chat_schema(), OutputType::String),
-            kind @ (Kind::Embeddings | Kind::Images) => (kind.schema(), OutputType::Array),
+            kind @ (Kind::Embeddings | Kind::Images | Kind::Completions | Kind::Rerank) => {
+                (kind.schema(), OutputType::Array)
+            }
         };
         let schema = Schema::compile(&schema).ok()?;
         Some(ModelInterface { schema: Arc::new(schema), output_type })
@@ -287,7 +289,9 @@ impl Runner for LlmRunner {
     }
 
     fn server(&self, operation: Operation) -> Option<Server> {
-        let serves = self.process.options.kind().operation() == Some(operation);
+        let kind = self.process.options.kind();
+        let continues_text = kind == Kind::Chat && operation == Operation::Completions;
+        let serves = continues_text || kind.operation() == Some(operation);
         serves.then(|| Server::Process(Arc::clone(&self.process)))
     }
 
@@ -297,17 +301,6 @@ impl Runner for LlmRunner {
 
     fn local(&self) -> Option<super::LocalModel> {
         Some(self.process.local())
-    }
-}
-
-impl Kind {
-    /// Returns the chat router operation that this kind of model serves.
-    const fn operation(self) -> Option<Operation> {
-        match self {
-            Self::Chat => Some(Operation::Chat),
-            Self::Embeddings => Some(Operation::Embeddings),
-            Self::Images => None,
-        }
     }
 }
 

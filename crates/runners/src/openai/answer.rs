@@ -322,7 +322,7 @@ pub fn parse(operation: Option<Operation>, name: &str, text: &[u8]) -> Result<Ra
     let mut may_be_failure = answer.get("error").is_some();
     let is_answer = match operation {
         None => true,
-        Some(Operation::Chat) => {
+        Some(Operation::Chat | Operation::Completions) => {
             let choices: Vec<RawObject> = answer.value("choices").unwrap_or_default();
             let parts = ["message", "text", "delta"];
             may_be_failure |= choices.iter().any(|choice| {
@@ -333,6 +333,10 @@ pub fn parse(operation: Option<Operation>, name: &str, text: &[u8]) -> Result<Ra
         }
         Some(Operation::Embeddings) => {
             answer.value::<Vec<IgnoredAny>>("data").is_some_and(|data| !data.is_empty())
+        }
+        Some(Operation::Rerank) => {
+            let is_list = |name| answer.value::<Vec<IgnoredAny>>(name).is_some();
+            is_list("results") || is_list("data")
         }
     };
     if is_answer && !may_be_failure {

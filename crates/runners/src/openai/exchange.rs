@@ -18,7 +18,6 @@ use crate::Job;
 use crate::http::excerpt;
 use crate::options::Model;
 use orrery_domain::attempt::Failure;
-use orrery_domain::chat::Operation;
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::model::Usage;
 use orrery_domain::token_bound::TokenBound;
@@ -56,6 +55,8 @@ impl Exchange<'_> {
         let mut fields = job.input.as_object().cloned().unwrap_or_default();
         if self.kind == Kind::Chat {
             prompt_to_messages(&mut fields);
+        }
+        if self.kind.writes_text() {
             fields.insert("stream".to_owned(), true.into());
             fields.shift_remove("stream_options");
             if options != StreamOptions::Omitted {
@@ -292,19 +293,21 @@ impl Exchange<'_> {
         Ok((output, usage))
     }
 
-    /// Returns the embeddings or images in a response.
+    /// Returns the embeddings, images or relevances in a response.
     fn items(
         &self,
         job: &Job,
         body: &Value,
         said: &[u8],
     ) -> Result<(Value, Usage), failure::Failure> {
-        let data = body.get("data").and_then(Value::as_array);
+        let results = body.get("results").filter(|_| self.kind == Kind::Rerank);
+        let data = results.or(body.get("data")).and_then(Value::as_array);
         let data =
             data.ok_or_else(|| self.unexpected_response("gave an answer without data", said))?;
         let items: Option<Vec<Value>> = match self.kind {
             Kind::Images => data.iter().map(image).collect(),
-            Kind::Chat | Kind::Embeddings => {
+            Kind::Rerank => data.iter().map(relevance).collect(),
+            Kind::Chat | Kind::Completions | Kind::Embeddings => {
                 data.iter().map(|item| item.get("embedding").cloned()).collect()
             }
         };
@@ -322,7 +325,9 @@ impl Exchange<'_> {
         let counts = body.as_object().and_then(shape::counts_in).unwrap_or_default();
         let usage = match self.kind {
             Kind::Images if counts == Counts::default() => Usage::default(),
-            Kind::Chat | Kind::Embeddings | Kind::Images => used(job, counts, 0),
+            Kind::Chat | Kind::Completions | Kind::Embeddings | Kind::Rerank | Kind::Images => {
+                used(job, counts, 0)
+            }
         };
         Ok((output, usage))
     }
@@ -332,7 +337,7 @@ impl Exchange<'_> {
 enum Whole {
     /// A chat completion, as the events that a stream would have.
     Events(Bytes),
-    /// Embeddings or images.
+    /// Embeddings, images or relevances.
     Items(Value),
 }
 
@@ -341,17 +346,14 @@ impl Whole {
         let unread =
             |error: content::Error| unexpected(name, &format!("its answer: {error}"), said);
         content::check_values(said).map_err(unread)?;
-        let operation = match kind {
-            Kind::Chat => Some(Operation::Chat),
-            Kind::Embeddings | Kind::Images => None,
-        };
+        let operation = kind.operation().filter(|operation| operation.writes_text());
         let repaired = answer::parse(operation, name, said).err().map(|failure| {
             let text = shape::repaired(said).ok_or(failure)?;
             answer::parse(operation, name, &text).map(|_answer| text)
         });
         let repaired = repaired.transpose()?;
         let said = repaired.as_deref().unwrap_or(said);
-        if kind == Kind::Chat {
+        if kind.writes_text() {
             let events = shape::events_of(said).map(Self::Events);
             return events.ok_or_else(|| misunderstood(name, "its answer has no choices"));
         }
@@ -464,6 +466,13 @@ fn image(item: &Value) -> Option<Value> {
     }
     let bytes = item.get("b64_json")?.as_str()?;
     Some(format!("data:image/png;base64,{bytes}").into())
+}
+
+/// Returns the relevance of a document: its index and its score.
+fn relevance(item: &Value) -> Option<Value> {
+    let index = item.get("index")?.as_u64()?;
+    let score = ["relevance_score", "score"].iter().find_map(|name| item.get(*name)?.as_f64())?;
+    Some(json!({"index": index, "relevance_score": score}))
 }
 
 /// Returns the usage reported by the server, or an estimate from the length of the texts.

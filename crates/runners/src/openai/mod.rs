@@ -1,7 +1,7 @@
 //! The runner `openai`: any OpenAI-compatible server (llama-server, vLLM, Ollama, …), for chat,
-//! embeddings and images.
+//! text completions, embeddings, reranking and images.
 //!
-//! Chat is always requested as a stream, so that dropping the run on cancellation closes the
+//! Text is always requested as a stream, so that dropping the run on cancellation closes the
 //! connection and the server stops. The server's token counts are reported as usage. The runner
 //! repeats a request only if the request certainly had no effect (`endpoints`), because retries and
 //! fallbacks belong to the engine.
@@ -42,6 +42,8 @@ pub enum Kind {
     Chat,
     Embeddings,
     Images,
+    Completions,
+    Rerank,
 }
 
 /// The manifest section of this runner type.
@@ -64,11 +66,7 @@ struct Options {
 
 impl Options {
     fn is_for(&self, operation: Operation) -> bool {
-        match self.kind {
-            Kind::Chat => operation == Operation::Chat,
-            Kind::Embeddings => operation == Operation::Embeddings,
-            Kind::Images => false,
-        }
+        self.kind.operation() == Some(operation)
     }
 
     fn read(section: &mut Section<'_>, folder: &Path) -> Option<Self> {
@@ -117,7 +115,26 @@ struct OpenAiRunner {
 
 impl Kind {
     /// All kinds of models.
-    const ALL: [Self; 3] = [Self::Chat, Self::Embeddings, Self::Images];
+    const ALL: [Self; 5] =
+        [Self::Chat, Self::Embeddings, Self::Images, Self::Completions, Self::Rerank];
+
+    /// Returns the chat router operation that this kind of model serves.
+    #[must_use]
+    pub const fn operation(self) -> Option<Operation> {
+        match self {
+            Self::Chat => Some(Operation::Chat),
+            Self::Embeddings => Some(Operation::Embeddings),
+            Self::Completions => Some(Operation::Completions),
+            Self::Rerank => Some(Operation::Rerank),
+            Self::Images => None,
+        }
+    }
+
+    /// Whether the answer is generated text.
+    #[must_use]
+    pub const fn writes_text(self) -> bool {
+        matches!(self, Self::Chat | Self::Completions)
+    }
 
     /// Returns the kind's spelling in manifests.
     const fn as_str(self) -> &'static str {
@@ -125,6 +142,8 @@ impl Kind {
             Self::Chat => "chat",
             Self::Embeddings => "embeddings",
             Self::Images => "images",
+            Self::Completions => "completions",
+            Self::Rerank => "rerank",
         }
     }
 
@@ -167,14 +186,35 @@ impl Kind {
                     "size": {"type": "string"},
                 },
             }),
+            Self::Completions => json!({
+                "type": "object",
+                "required": ["prompt"],
+                "properties": {
+                    "prompt": {
+                        "type": ["string", "array"], "items": {"type": "string"},
+                        "description": "One text to continue, or several",
+                    },
+                    "suffix": {"type": "string", "description": "The text after the completion"},
+                    "temperature": {"type": "number", "minimum": 0, "maximum": 2},
+                    "max_tokens": {"type": "integer", "minimum": 1},
+                },
+            }),
+            Self::Rerank => json!({
+                "type": "object",
+                "required": ["query", "documents"],
+                "properties": {
+                    "query": {"type": "string"},
+                    "documents": {"type": "array", "minItems": 1, "items": {"type": "string"}},
+                    "top_n": {"type": "integer", "minimum": 1},
+                },
+            }),
         }
     }
 
     const fn path(self) -> &'static str {
-        match self {
-            Self::Chat => Operation::Chat.path(),
-            Self::Embeddings => Operation::Embeddings.path(),
-            Self::Images => "/images/generations",
+        match self.operation() {
+            Some(operation) => operation.path(),
+            None => "/images/generations",
         }
     }
 }
@@ -186,8 +226,10 @@ impl OpenAiRunner {
         let exchange = Exchange { kind: *kind, model: &self.model, authorization };
         let ask = |options| self.ask(&exchange, job, options);
         let answer = match kind {
-            Kind::Chat => ask_with_options(&self.servers.stream_options, false, ask).await,
-            Kind::Embeddings | Kind::Images => ask(StreamOptions::Omitted).await,
+            Kind::Chat | Kind::Completions => {
+                ask_with_options(&self.servers.stream_options, false, ask).await
+            }
+            Kind::Embeddings | Kind::Images | Kind::Rerank => ask(StreamOptions::Omitted).await,
         };
         answer.map_err(|failure| exchange.named(failure))
     }
@@ -207,7 +249,7 @@ impl OpenAiRunner {
                 Failure::new(502, class, message)
             }
         };
-        if exchange.kind == Kind::Chat {
+        if exchange.kind.writes_text() {
             let opened = self.servers.open(&self.client, request).await;
             let (answer, lease) = opened.map_err(failed)?;
             return noted(lease, exchange.read(job, answer).await);

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::failure::{Failure, cut, said_of};
 use super::message::Messages;
 use super::said;
-use orrery_domain::chat::{Tokens, estimate};
+use orrery_domain::chat::{Operation, Tokens, estimate};
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::raw_object::RawObject;
 use orrery_http::event_stream::EventReader;
@@ -139,7 +139,12 @@ pub fn events_of(text: &[u8]) -> Option<Bytes> {
     let usage: Option<Box<RawValue>> = answer.value("usage");
     answer.remove("usage");
     to_chunk(&mut answer)?;
-    let mut events = Vec::with_capacity(text.len());
+    with_usage_event(answer, usage)
+}
+
+/// Returns the events of a stream with one chunk, its usage, and the end.
+fn with_usage_event(mut answer: RawObject, usage: Option<Box<RawValue>>) -> Option<Bytes> {
+    let mut events = Vec::new();
     add_event(&mut events, &answer)?;
     if let Some(usage) = usage.filter(|usage| usage.get().starts_with('{')) {
         answer.set::<[(); 0]>("choices", &[]).ok()?;
@@ -150,7 +155,20 @@ pub fn events_of(text: &[u8]) -> Option<Bytes> {
     Some(events.into())
 }
 
-/// Converts an event that contains a complete response into an event of a stream.
+/// Converts a whole text completion into the events of a stream; returns `None` if it has no
+/// choices.
+pub fn text_events_of(text: &[u8]) -> Option<Bytes> {
+    let mut answer: RawObject = serde_json::from_slice(text).ok()?;
+    let choices: Vec<RawObject> = answer.value("choices")?;
+    if choices.is_empty() {
+        return None;
+    }
+    let usage: Option<Box<RawValue>> = answer.value("usage");
+    answer.remove("usage");
+    with_usage_event(answer, usage)
+}
+
+/// Converts an event that contains a whole completion into an event of a stream.
 pub fn event_of(text: &[u8]) -> Option<Bytes> {
     let mut answer: RawObject = serde_json::from_slice(text).ok()?;
     to_chunk(&mut answer)?;
@@ -167,9 +185,10 @@ fn to_chunk(answer: &mut RawObject) -> Option<()> {
     answer.set("choices", &choices).ok()
 }
 
-/// Converts the events of a stream into a complete response; returns `None` if the stream is
-/// incomplete. A failure in the stream becomes the response's `error`.
-pub fn completion_of(text: &[u8]) -> Option<Vec<u8>> {
+/// Converts the events of a stream into a whole completion; returns `None` if the stream is
+/// incomplete. A failure in the stream becomes the completion's `error`. `operation` is what was
+/// requested.
+pub fn completion_of(operation: Operation, text: &[u8]) -> Option<Vec<u8>> {
     let mut reader = EventReader::new(usize::MAX);
     reader.push(text);
     let mut completion = Map::new();
@@ -188,7 +207,9 @@ pub fn completion_of(text: &[u8]) -> Option<Vec<u8>> {
             let index = choice.get("index").and_then(Value::as_u64).unwrap_or(0);
             let index = usize::try_from(index).ok()?;
             let delta = ["delta", "message"].iter().find_map(|name| choice.get(*name)?.as_object());
-            if !messages.add(index, delta.cloned().unwrap_or_default()) {
+            let text =
+                || Some(Map::from_iter([("content".to_owned(), choice.get("text")?.clone())]));
+            if !messages.add(index, delta.cloned().or_else(text).unwrap_or_default()) {
                 return None;
             }
             reasons.resize(reasons.len().max(index.saturating_add(1)), Value::Null);
@@ -205,9 +226,17 @@ pub fn completion_of(text: &[u8]) -> Option<Vec<u8>> {
     }
     let whole = messages.finish().zip(reasons).enumerate().map(|(index, (message, reason))| {
         let reason = if reason.is_null() { "stop".into() } else { reason };
+        if operation == Operation::Completions {
+            let text = message.get("content").and_then(Value::as_str).unwrap_or_default();
+            return json!({"index": index, "text": text, "finish_reason": reason, "logprobs": null});
+        }
         json!({"index": index, "message": message, "finish_reason": reason})
     });
-    completion.insert("object".to_owned(), "chat.completion".into());
+    let object = match operation {
+        Operation::Completions => "text_completion",
+        Operation::Chat | Operation::Embeddings | Operation::Rerank => "chat.completion",
+    };
+    completion.insert("object".to_owned(), object.into());
     completion.insert("choices".to_owned(), whole.collect());
     serde_json::to_vec(&completion).ok()
 }

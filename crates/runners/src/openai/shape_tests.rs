@@ -83,19 +83,22 @@ fn stream_that_was_not_requested_becomes_a_completion() {
     let text = event("{\"role\":\"assistant\",\"content\":\"a\"}", "")
         + &event("{\"content\":\"b\"}", stop);
     let completion: Value =
-        serde_json::from_slice(&completion_of((text + usage).as_bytes()).unwrap()).unwrap();
+        serde_json::from_slice(&completion_of(Operation::Chat, (text + usage).as_bytes()).unwrap())
+            .unwrap();
     let expected = json!({"id": "x", "object": "chat.completion", "usage": {"prompt_tokens": 1}, "choices": [
         {"index": 0, "message": {"role": "assistant", "content": "ab"}, "finish_reason": "length"}]});
     assert_eq!(completion, expected);
     let begun = event("{\"content\":\"a\"}", "");
-    assert_eq!(completion_of(begun.as_bytes()), None, "the stream is incomplete");
-    assert!(completion_of((begun.clone() + "data: [DONE]\n\n").as_bytes()).is_some());
+    assert_eq!(completion_of(Operation::Chat, begun.as_bytes()), None, "it is incomplete");
+    assert!(
+        completion_of(Operation::Chat, (begun.clone() + "data: [DONE]\n\n").as_bytes()).is_some()
+    );
     for error in ["data: {\"error\":{\"message\":\"no\"}}\n\n", "event: error\ndata: no\n\n"] {
-        let failed = completion_of((begun.clone() + error).as_bytes()).unwrap();
+        let failed = completion_of(Operation::Chat, (begun.clone() + error).as_bytes()).unwrap();
         assert_eq!(failure_in(&serde_json::from_slice(&failed).unwrap()).unwrap().message, "no");
     }
-    assert_eq!(completion_of(b"data: [DONE]\n\n"), None);
-    assert_eq!(completion_of(b"<html>"), None);
+    assert_eq!(completion_of(Operation::Chat, b"data: [DONE]\n\n"), None);
+    assert_eq!(completion_of(Operation::Chat, b"<html>"), None);
 }
 
 #[test]

@@ -23,11 +23,34 @@ pub(super) struct Frame {
     /// Unix time in seconds.
     pub created: i64,
     pub model: String,
-    /// Warnings about the request, which are included in a response that is not streamed.
+    pub shape: Shape,
+    /// Warnings about the request, which a whole completion contains.
     pub warnings: Vec<String>,
 }
 
+/// The shape of a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shape {
+    Chat,
+    /// Completions, with this many answers to each prompt.
+    Text {
+        answers: u32,
+    },
+}
+
 /// One choice of a response, built as its text arrives.
+pub(super) trait Written {
+    /// Returns the chunk for a part, if there is anything to show yet.
+    fn part(&mut self, model: &LlamaModel, frame: &Frame, part: Part) -> Option<Value>;
+
+    /// Returns the last chunks.
+    fn end(&mut self, frame: &Frame, end: &End) -> Vec<Value>;
+
+    /// Returns the whole choice.
+    fn whole(self, frame: &Frame, end: &End) -> Value;
+}
+
+/// One choice of a chat completion.
 #[derive(Debug)]
 pub(super) struct Choice {
     index: u32,
@@ -53,10 +76,15 @@ struct Whole {
 
 impl Frame {
     /// Builds a chunk of a stream.
-    fn chunk(&self, choices: &Value) -> Value {
+    #[must_use]
+    pub(super) fn chunk(&self, choices: &Value) -> Value {
+        let object = match self.shape {
+            Shape::Chat => "chat.completion.chunk",
+            Shape::Text { .. } => "text_completion",
+        };
         json!({
             "id": self.id,
-            "object": "chat.completion.chunk",
+            "object": object,
             "created": self.created,
             "model": self.model,
             "choices": choices,
@@ -67,39 +95,50 @@ impl Frame {
     #[must_use]
     pub(super) fn usage_chunk(&self, ends: &[End]) -> Value {
         let mut chunk = self.chunk(&json!([]));
-        add(&mut chunk, "usage", usage(ends));
+        add(&mut chunk, "usage", self.usage(ends));
         chunk
     }
 
     /// Builds a completion that is not streamed.
     #[must_use]
     pub(super) fn completion(&self, choices: Vec<Value>, ends: &[End]) -> Value {
+        let object = match self.shape {
+            Shape::Chat => "chat.completion",
+            Shape::Text { .. } => "text_completion",
+        };
         let mut completion = json!({
             "id": self.id,
-            "object": "chat.completion",
+            "object": object,
             "created": self.created,
             "model": self.model,
             "choices": choices,
-            "usage": usage(ends),
+            "usage": self.usage(ends),
         });
         if !self.warnings.is_empty() {
             add(&mut completion, "warnings", json!(self.warnings));
         }
         completion
     }
-}
 
-/// Adds up the token usage; the prompt counts once.
-fn usage(ends: &[End]) -> Value {
-    let prompt = ends.iter().map(|end| end.prompt_tokens).max().unwrap_or(0);
-    let cached = ends.iter().map(|end| end.cached_tokens).min().unwrap_or(0);
-    let completion: usize = ends.iter().map(|end| end.completion_tokens).sum();
-    json!({
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": cached},
-    })
+    /// Adds up the token usage; each prompt counts once.
+    fn usage(&self, ends: &[End]) -> Value {
+        let answers = match self.shape {
+            Shape::Chat => ends.len(),
+            Shape::Text { answers } => usize::try_from(answers).unwrap_or(1),
+        };
+        let prompts = || ends.chunks(answers.max(1));
+        let most = |ends: &[End]| ends.iter().map(|end| end.prompt_tokens).max().unwrap_or(0);
+        let least = |ends: &[End]| ends.iter().map(|end| end.cached_tokens).min().unwrap_or(0);
+        let prompt: usize = prompts().map(most).sum();
+        let cached: usize = prompts().map(least).sum();
+        let completion: usize = ends.iter().map(|end| end.completion_tokens).sum();
+        json!({
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        })
+    }
 }
 
 impl Choice {
@@ -117,26 +156,6 @@ impl Choice {
             has_begun: false,
             whole: is_whole.then(Whole::default),
         }
-    }
-
-    /// Returns the chunk for a part, if there is anything to show yet.
-    pub(super) fn part(&mut self, model: &LlamaModel, frame: &Frame, part: Part) -> Option<Value> {
-        let logprobs = part.logprobs.map(|logprobs| shown(model, &logprobs));
-        let Split { reasoning, content: text } = self.take(&part.text);
-        if let Some(whole) = &mut self.whole {
-            whole.text.push_str(&text);
-            whole.reasoning.push_str(&reasoning);
-            whole.logprobs.extend(logprobs);
-            return None;
-        }
-        if text.is_empty() && reasoning.is_empty() && logprobs.is_none() {
-            return None;
-        }
-        let mut choice = self.begun(delta(text, reasoning));
-        if let Some(logprobs) = logprobs {
-            add(&mut choice, "logprobs", json!({"content": [logprobs]}));
-        }
-        Some(frame.chunk(&json!([choice])))
     }
 
     /// Splits the next text and returns the part that can be shown.
@@ -184,62 +203,6 @@ impl Choice {
         let at = (first..self.held.len()).find(from).unwrap_or(self.held.len());
         let rest = self.held.split_off(at);
         std::mem::replace(&mut self.held, rest)
-    }
-
-    /// Builds the last chunks: calls or held-back text, and the finish reason.
-    pub(super) fn end(&mut self, frame: &Frame, end: &End) -> Vec<Value> {
-        let (Split { reasoning, content }, calls) = self.take_rest(end);
-        let reason = self.reason(end, &calls);
-        let mut chunks = Vec::new();
-        if !content.is_empty() || !reasoning.is_empty() {
-            let choice = self.begun(delta(content, reasoning));
-            chunks.push(frame.chunk(&json!([choice])));
-        }
-        for (index, call) in calls.iter().enumerate() {
-            let delta = if self.is_legacy {
-                json!({"function_call": function(call)})
-            } else {
-                let mut one = tool_call(frame, self.index, index, call);
-                add(&mut one, "index", index.into());
-                json!({"tool_calls": [one]})
-            };
-            let choice = self.begun(delta);
-            chunks.push(frame.chunk(&json!([choice])));
-        }
-        let mut last = self.begun(json!({}));
-        add(&mut last, "finish_reason", reason.into());
-        chunks.push(frame.chunk(&json!([last])));
-        chunks
-    }
-
-    /// Builds the choice of a response that is not streamed.
-    #[must_use]
-    pub(super) fn whole(mut self, frame: &Frame, end: &End) -> Value {
-        let (rest, calls) = self.take_rest(end);
-        let Whole { mut text, mut reasoning, logprobs } = self.whole.take().unwrap_or_default();
-        text.push_str(&rest.content);
-        reasoning.push_str(&rest.reasoning);
-        let reason = self.reason(end, &calls);
-        let content = if calls.is_empty() || !text.is_empty() { text.into() } else { Value::Null };
-        let mut message = json!({"role": "assistant", "content": content, "refusal": null});
-        if !reasoning.is_empty() {
-            add(&mut message, "reasoning_content", reasoning.into());
-        }
-        if let (true, Some(call)) = (self.is_legacy, calls.first()) {
-            add(&mut message, "function_call", function(call));
-        } else if !calls.is_empty() {
-            let calls = calls.iter().enumerate();
-            let calls: Vec<Value> =
-                calls.map(|(index, call)| tool_call(frame, self.index, index, call)).collect();
-            add(&mut message, "tool_calls", calls.into());
-        }
-        let logprobs = if logprobs.is_empty() { Value::Null } else { json!({"content": logprobs}) };
-        json!({
-            "index": self.index,
-            "message": message,
-            "logprobs": logprobs,
-            "finish_reason": reason,
-        })
     }
 
     /// Takes the calls, and the held-back text that turned out not to be a call.
@@ -291,6 +254,80 @@ impl Choice {
             add(&mut delta, "role", "assistant".into());
         }
         json!({"index": self.index, "delta": delta, "finish_reason": null})
+    }
+}
+
+impl Written for Choice {
+    fn part(&mut self, model: &LlamaModel, frame: &Frame, part: Part) -> Option<Value> {
+        let logprobs = part.logprobs.map(|logprobs| shown(model, &logprobs));
+        let Split { reasoning, content: text } = self.take(&part.text);
+        if let Some(whole) = &mut self.whole {
+            whole.text.push_str(&text);
+            whole.reasoning.push_str(&reasoning);
+            whole.logprobs.extend(logprobs);
+            return None;
+        }
+        if text.is_empty() && reasoning.is_empty() && logprobs.is_none() {
+            return None;
+        }
+        let mut choice = self.begun(delta(text, reasoning));
+        if let Some(logprobs) = logprobs {
+            add(&mut choice, "logprobs", json!({"content": [logprobs]}));
+        }
+        Some(frame.chunk(&json!([choice])))
+    }
+
+    fn end(&mut self, frame: &Frame, end: &End) -> Vec<Value> {
+        let (Split { reasoning, content }, calls) = self.take_rest(end);
+        let reason = self.reason(end, &calls);
+        let mut chunks = Vec::new();
+        if !content.is_empty() || !reasoning.is_empty() {
+            let choice = self.begun(delta(content, reasoning));
+            chunks.push(frame.chunk(&json!([choice])));
+        }
+        for (index, call) in calls.iter().enumerate() {
+            let delta = if self.is_legacy {
+                json!({"function_call": function(call)})
+            } else {
+                let mut one = tool_call(frame, self.index, index, call);
+                add(&mut one, "index", index.into());
+                json!({"tool_calls": [one]})
+            };
+            let choice = self.begun(delta);
+            chunks.push(frame.chunk(&json!([choice])));
+        }
+        let mut last = self.begun(json!({}));
+        add(&mut last, "finish_reason", reason.into());
+        chunks.push(frame.chunk(&json!([last])));
+        chunks
+    }
+
+    fn whole(mut self, frame: &Frame, end: &End) -> Value {
+        let (rest, calls) = self.take_rest(end);
+        let Whole { mut text, mut reasoning, logprobs } = self.whole.take().unwrap_or_default();
+        text.push_str(&rest.content);
+        reasoning.push_str(&rest.reasoning);
+        let reason = self.reason(end, &calls);
+        let content = if calls.is_empty() || !text.is_empty() { text.into() } else { Value::Null };
+        let mut message = json!({"role": "assistant", "content": content, "refusal": null});
+        if !reasoning.is_empty() {
+            add(&mut message, "reasoning_content", reasoning.into());
+        }
+        if let (true, Some(call)) = (self.is_legacy, calls.first()) {
+            add(&mut message, "function_call", function(call));
+        } else if !calls.is_empty() {
+            let calls = calls.iter().enumerate();
+            let calls: Vec<Value> =
+                calls.map(|(index, call)| tool_call(frame, self.index, index, call)).collect();
+            add(&mut message, "tool_calls", calls.into());
+        }
+        let logprobs = if logprobs.is_empty() { Value::Null } else { json!({"content": logprobs}) };
+        json!({
+            "index": self.index,
+            "message": message,
+            "logprobs": logprobs,
+            "finish_reason": reason,
+        })
     }
 }
 
@@ -397,13 +434,19 @@ fn shown(model: &LlamaModel, logprobs: &Logprobs) -> Value {
     chosen
 }
 
+/// Returns the text of a token.
+#[must_use]
+pub(super) fn token_text(model: &LlamaModel, token: LlamaToken) -> String {
+    let bytes = model.vocab().token_to_piece(token, true, None);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 fn token(model: &LlamaModel, likely: &Likely) -> Value {
     let LlamaToken(_) = likely.token;
     let bytes = model.vocab().token_to_piece(likely.token, true, None);
     json!({
         "token": String::from_utf8_lossy(&bytes),
-        // JSON has no infinity; OpenAI uses this value for tokens that are practically impossible.
-        "logprob": likely.logprob.max(-9999.0),
+        "logprob": likely.shown(),
         "bytes": bytes,
     })
 }

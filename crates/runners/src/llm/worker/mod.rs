@@ -10,6 +10,8 @@ mod answer;
 #[cfg(feature = "llama")]
 mod boot;
 #[cfg(feature = "llama")]
+mod completions;
+#[cfg(feature = "llama")]
 mod dialogue;
 #[cfg(feature = "llama")]
 mod embeddings;

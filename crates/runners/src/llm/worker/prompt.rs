@@ -130,23 +130,10 @@ pub(super) fn prepare(
     work.check()?;
     work.enter(Step::Reading);
     let max_tokens = chat.max_tokens.unwrap_or(usize::MAX).min(room - tokens.len());
-    let first_seed = match chat.seed {
-        Some(seed) => seed,
-        None => orrery_runtime::random_bytes().map_or(1, u32::from_le_bytes),
-    };
+    let first_seed = chat.seed.unwrap_or_else(random_seed);
     let job = |number: u32| {
-        let sampling = Sampling {
-            temperature: chat.numbers.temperature,
-            top_p: chat.numbers.top_p,
-            top_k: chat.numbers.top_k,
-            min_p: chat.numbers.min_p,
-            presence_penalty: chat.numbers.presence_penalty,
-            frequency_penalty: chat.numbers.frequency_penalty,
-            repeat_penalty: chat.numbers.repeat_penalty,
-            seed: first_seed.wrapping_add(number),
-            bias: chat.bias.clone(),
-            grammar: grammar.clone(),
-        };
+        let seed = first_seed.wrapping_add(number);
+        let sampling = Sampling::new(chat.numbers, seed, chat.bias.clone(), grammar.clone());
         let (reply, events) = mpsc::channel(PARTS_MAX);
         let job = Job {
             prompt: tokens.clone(),
@@ -161,6 +148,12 @@ pub(super) fn prepare(
         (job, events)
     };
     Ok(Prepared { jobs: (0..chat.answers).map(job).collect(), reading })
+}
+
+/// Returns the seed of a request that has none.
+#[must_use]
+pub(super) fn random_seed() -> u32 {
+    orrery_runtime::random_bytes().map_or(1, u32::from_le_bytes)
 }
 
 /// Tokenizer properties that are checked before tokenizing, which takes memory and, for some
@@ -221,6 +214,22 @@ pub(super) fn overflow(prompt: usize, wanted: usize, room: usize) -> Refusal {
         param: Some("messages".to_owned()),
         code: Some("context_length_exceeded"),
     }
+}
+
+/// Like [`overflow`], for the text in the field `param`.
+#[must_use]
+pub(super) fn overflow_of(
+    param: &str,
+    prompt: usize,
+    wanted: Option<usize>,
+    room: usize,
+) -> Refusal {
+    let wanted = wanted.unwrap_or(1);
+    let message = format!(
+        "this model's context has {room} tokens; {param} has {prompt} and {wanted} are requested for \
+         the answer: shorten {param}, or give the model a larger context"
+    );
+    Refusal { message, param: Some(param.to_owned()), ..overflow(prompt, wanted, room) }
 }
 
 fn grammar(

@@ -186,10 +186,17 @@ pub(super) struct Numbers {
 }
 
 /// The fields of a request; the accessors validate them and name them in errors.
-struct Fields<'f>(&'f Map<String, Value>);
+pub(super) struct Fields<'f>(&'f Map<String, Value>);
+
+impl<'f> Fields<'f> {
+    #[must_use]
+    pub(super) const fn new(fields: &'f Map<String, Value>) -> Self {
+        Self(fields)
+    }
+}
 
 impl Fields<'_> {
-    fn get(&self, name: &str) -> Option<&Value> {
+    pub(super) fn get(&self, name: &str) -> Option<&Value> {
         self.0.get(name).filter(|value| !value.is_null())
     }
 
@@ -206,19 +213,19 @@ impl Fields<'_> {
         })
     }
 
-    fn whole(&self, name: &str, least: u64, most: u64) -> Result<Option<u64>, Refusal> {
+    pub(super) fn whole(&self, name: &str, least: u64, most: u64) -> Result<Option<u64>, Refusal> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let number = whole_number(value).filter(|number| (least..=most).contains(number));
         let message = || format!("{name} must be a whole number from {least} to {most}");
         number.map(Some).ok_or_else(|| Refusal::of(name, message()))
     }
 
-    fn flag(&self, name: &str) -> Result<bool, Refusal> {
+    pub(super) fn flag(&self, name: &str) -> Result<bool, Refusal> {
         let Some(value) = self.get(name) else { return Ok(false) };
         value.as_bool().ok_or_else(|| Refusal::of(name, format!("{name} must be true or false")))
     }
 
-    fn object(&self, name: &str) -> Result<Option<&Map<String, Value>>, Refusal> {
+    pub(super) fn object(&self, name: &str) -> Result<Option<&Map<String, Value>>, Refusal> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let object = value.as_object();
         object.map(Some).ok_or_else(|| Refusal::of(name, format!("{name} must be an object")))
@@ -251,14 +258,6 @@ impl Chat {
         let options = fields.object("stream_options")?;
         let top = fields.whole("top_logprobs", 0, TOP_LOGPROBS_MAX)?;
         let logprobs = fields.flag("logprobs")?.then(|| top.unwrap_or(0));
-        let seed = fields.get("seed").map(|seed| {
-            let message = || Refusal::of("seed", "seed must be a whole number");
-            let whole = whole_number::<u64>(seed)
-                .or_else(|| whole_number::<i64>(seed).map(i64::cast_unsigned));
-            // llama.cpp uses 32-bit seeds, so combine the upper and lower halves.
-            whole.map(|seed| (seed ^ (seed >> 32)) & u64::from(u32::MAX)).ok_or_else(message)
-        });
-        let seed = seed.transpose()?.and_then(|seed| u32::try_from(seed).ok());
         let answers = fields.whole("n", 1, ANSWERS_MAX)?.unwrap_or(1);
         let mut template_values =
             fields.object("chat_template_kwargs")?.cloned().unwrap_or_default();
@@ -281,7 +280,7 @@ impl Chat {
             logprobs: logprobs.map(size),
             answers: u32::try_from(answers).unwrap_or(1),
             numbers: numbers(&fields)?,
-            seed,
+            seed: seed(&fields)?,
             bias: bias(&fields)?,
             template_values,
             warnings: warnings(fields.0),
@@ -292,7 +291,19 @@ impl Chat {
     }
 }
 
-/// Returns a warning for each field that is ignored.
+/// Returns the seed, if the request has one.
+pub(super) fn seed(fields: &Fields<'_>) -> Result<Option<u32>, Refusal> {
+    let seed = fields.get("seed").map(|seed| {
+        let message = || Refusal::of("seed", "seed must be a whole number");
+        let whole =
+            whole_number::<u64>(seed).or_else(|| whole_number::<i64>(seed).map(i64::cast_unsigned));
+        // Combine the upper and lower halves.
+        whole.map(|seed| (seed ^ (seed >> 32)) & u64::from(u32::MAX)).ok_or_else(message)
+    });
+    Ok(seed.transpose()?.and_then(|seed| u32::try_from(seed).ok()))
+}
+
+/// Returns a sentence for each field that has no effect.
 fn warnings(fields: &Map<String, Value>) -> Vec<String> {
     let is_known = |name: &str| {
         KNOWN.contains(&name) || SCHEMA_FIELDS.contains(&name) || WITHOUT_EFFECT.contains(&name)
@@ -306,7 +317,7 @@ fn warnings(fields: &Map<String, Value>) -> Vec<String> {
     ignored.take(WARNINGS_MAX).map(|(name, _)| sentence(&short(name))).collect()
 }
 
-fn numbers(fields: &Fields<'_>) -> Result<Numbers, Refusal> {
+pub(super) fn numbers(fields: &Fields<'_>) -> Result<Numbers, Refusal> {
     // Other servers use -1 for no limit.
     let is_off = fields.get("top_k").is_some_and(|top_k| *top_k == -1);
     let top_k = if is_off { None } else { fields.whole("top_k", 0, 1_000_000)? }.unwrap_or(0);
@@ -478,7 +489,7 @@ fn schema_of(given: &Value, place: &str, is_strict: bool) -> Result<Format, Refu
     Ok(Format { schema, is_strict, place: place.to_owned() })
 }
 
-fn stops(fields: &Fields<'_>) -> Result<Vec<String>, Refusal> {
+pub(super) fn stops(fields: &Fields<'_>) -> Result<Vec<String>, Refusal> {
     let stops = match fields.get("stop") {
         None => return Ok(Vec::new()),
         Some(Value::String(stop)) => vec![stop.clone()],
@@ -499,7 +510,7 @@ fn stops(fields: &Fields<'_>) -> Result<Vec<String>, Refusal> {
     Ok(stops.into_iter().filter(|stop| !stop.is_empty()).collect())
 }
 
-fn bias(fields: &Fields<'_>) -> Result<Vec<(i32, f32)>, Refusal> {
+pub(super) fn bias(fields: &Fields<'_>) -> Result<Vec<(i32, f32)>, Refusal> {
     let Some(given) = fields.object("logit_bias")? else { return Ok(Vec::new()) };
     let wrong = || {
         let message = "logit_bias must map token ids to numbers from -100 to 100";

@@ -11,6 +11,7 @@ use llama_cpp_2::token::data::LlamaTokenData;
 use llama_cpp_2::token::data_array::LlamaTokenDataArray;
 use llama_cpp_2::token::logit_bias::LlamaLogitBias;
 
+use super::request::Numbers;
 use orrery_runtime as runtime;
 
 /// Total time limit for the grammar of one generation; no other generation advances while a grammar
@@ -135,6 +136,39 @@ pub(super) struct Likely {
     pub token: LlamaToken,
     /// The natural logarithm of the token's probability.
     pub logprob: f32,
+}
+
+impl Likely {
+    /// Returns the logarithm as JSON, which has no infinity; OpenAI uses this value for tokens that
+    /// are practically impossible.
+    #[must_use]
+    pub(super) fn shown(&self) -> f32 {
+        self.logprob.max(-9999.0)
+    }
+}
+
+impl Sampling {
+    /// Creates the parameters with these numbers.
+    #[must_use]
+    pub(super) fn new(
+        numbers: Numbers,
+        seed: u32,
+        bias: Vec<(i32, f32)>,
+        grammar: Option<Bound>,
+    ) -> Self {
+        Self {
+            temperature: numbers.temperature,
+            top_p: numbers.top_p,
+            top_k: numbers.top_k,
+            min_p: numbers.min_p,
+            presence_penalty: numbers.presence_penalty,
+            frequency_penalty: numbers.frequency_penalty,
+            repeat_penalty: numbers.repeat_penalty,
+            seed,
+            bias,
+            grammar,
+        }
+    }
 }
 
 impl Grammar {

@@ -22,10 +22,11 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc::{self, Receiver};
 use tokio::sync::{oneshot, watch};
 
-use super::answer::{Choice, Frame};
+use super::answer::{Choice, Frame, Shape, Written};
 use super::boot::State;
+use super::completions::Completions;
 use super::engine::{End, Event, Job, Limits};
-use super::prompt::{Prepared, Reading, Sizes, prepare};
+use super::prompt::{Prepared, Sizes, prepare};
 use super::request::Refusal;
 use super::score::{self, Labels, Texts};
 use super::template::ChatTemplate;
@@ -165,7 +166,8 @@ async fn answer(request: Request<Incoming>, mut state: watch::Receiver<State>) -
     }
     let is_score = path == SCORE;
     let is_count = path == COUNT;
-    let is_chat = is_score || is_count || path == Operation::Chat.path();
+    let is_text = path == Operation::Completions.path();
+    let is_chat = is_score || is_count || is_text || path == Operation::Chat.path();
     if request.method() != Method::POST || !(is_chat || path == Operation::Embeddings.path()) {
         return refused(&Refusal::because(404, "no such route"));
     }
@@ -179,6 +181,7 @@ async fn answer(request: Request<Incoming>, mut state: watch::Receiver<State>) -
         match &loaded.work {
             Work::Chat(_) if is_score => score(Arc::clone(&loaded), body, &client).await,
             Work::Chat(_) if is_count => count(Arc::clone(&loaded), body, &client).await,
+            Work::Chat(_) if is_text => complete(Arc::clone(&loaded), body, &client).await,
             Work::Chat(_) if is_chat => chat(Arc::clone(&loaded), body, &client).await,
             Work::Embeddings { jobs } if !is_chat => {
                 embed(Arc::clone(&loaded), body, jobs.clone(), &client).await
@@ -208,43 +211,89 @@ async fn chat(loaded: Arc<Loaded>, body: Bytes, client: &Arc<Client>) -> Result<
         let Chat { jobs, template, .. } = reader.chats()?;
         let prepared = prepare(&chat, &reader.model, template, reader.sizes, reader.room, &work)?;
         let Prepared { jobs: prepared, reading } = prepared;
-        let mut events = Vec::with_capacity(prepared.len());
-        for (job, of_job) in prepared {
+        let mut choices = Vec::with_capacity(prepared.len());
+        for (index, (job, events)) in (0..).zip(prepared) {
             jobs.try_send(job).map_err(|error| busy(&error))?;
-            events.push(of_job);
+            choices.push((Choice::new(index, reading, !chat.is_stream), events));
         }
-        Ok((chat, reading, events))
+        Ok((chat, choices))
     });
-    let (chat, reading, events) = read.await.map_err(|_panic| panicked())??;
+    let (chat, choices) = read.await.map_err(|_panic| panicked())??;
     let frame = Frame {
         id: format!("chatcmpl-{}", runtime::new_id::<ExecutionId>()),
         created: loaded.clock.now().unix_seconds(),
         model: loaded.name.clone(),
+        shape: Shape::Chat,
         warnings: chat.warnings,
     };
-    if chat.is_stream {
+    let wants_usage = chat.is_stream.then_some(chat.wants_usage);
+    written(loaded, frame, choices, wants_usage, client).await
+}
+
+/// Continues texts.
+async fn complete(
+    loaded: Arc<Loaded>,
+    body: Bytes,
+    client: &Arc<Client>,
+) -> Result<Answer, Refusal> {
+    let reader = Arc::clone(&loaded);
+    let asked = Arc::downgrade(client);
+    // Tokenizing a long prompt takes a while.
+    let read = tokio::task::spawn_blocking(move || {
+        let work = reader.watch.begin(Step::Reading, &asked);
+        work.check()?;
+        let request = Completions::read(&body)?;
+        let jobs = &reader.chats()?.jobs;
+        let mut choices = Vec::new();
+        for (job, events, choice) in
+            request.prepare(&reader.model, reader.sizes, reader.room, &work)?
+        {
+            jobs.try_send(job).map_err(|error| busy(&error))?;
+            choices.push((choice, events));
+        }
+        Ok((request, choices))
+    });
+    let (request, choices) = read.await.map_err(|_panic| panicked())??;
+    let frame = Frame {
+        id: format!("cmpl-{}", runtime::new_id::<ExecutionId>()),
+        created: loaded.clock.now().unix_seconds(),
+        model: loaded.name.clone(),
+        shape: Shape::Text { answers: request.answers },
+        warnings: Vec::new(),
+    };
+    let wants_usage = request.is_stream.then_some(request.wants_usage);
+    written(loaded, frame, choices, wants_usage, client).await
+}
+
+/// Returns the response of these choices: whole, or as a stream, which may end with its usage.
+async fn written<C: Written + Send + 'static>(
+    loaded: Arc<Loaded>,
+    frame: Frame,
+    choices: Vec<(C, Receiver<Event>)>,
+    wants_usage: Option<bool>,
+    client: &Arc<Client>,
+) -> Result<Answer, Refusal> {
+    if let Some(wants_usage) = wants_usage {
         let (chunks, body) = mpsc::channel(CHUNKS_MAX);
-        let wants_usage = chat.wants_usage;
         let tasks = loaded.tasks.clone();
-        let streamed = Streamed { frame, reading, events, wants_usage };
+        let streamed = Streamed { frame, choices, wants_usage };
         tasks.spawn(stream(loaded, streamed, chunks, Arc::clone(client)));
         let answer = Response::builder().header(CONTENT_TYPE, "text/event-stream");
         let body = BoxBody::new(Chunks { chunks: body });
         return answer.body(body).map_err(|_never| panicked());
     }
-    let answers = (0..).zip(events).map(|(index, events)| {
-        whole_answer(&loaded, &frame, Choice::new(index, reading, true), events)
-    });
+    let answers = choices.into_iter();
+    let answers = answers.map(|(choice, events)| whole_answer(&loaded, &frame, choice, events));
     let answers = futures_util::future::try_join_all(answers).await?;
     let (choices, ends): (Vec<Value>, Vec<End>) = answers.into_iter().unzip();
     Ok(json(StatusCode::OK, &frame.completion(choices, &ends)))
 }
 
-/// Collects a complete response.
-async fn whole_answer(
+/// Collects one whole response.
+async fn whole_answer<C: Written>(
     loaded: &Loaded,
     frame: &Frame,
-    mut choice: Choice,
+    mut choice: C,
     mut events: Receiver<Event>,
 ) -> Result<(Value, End), Refusal> {
     let end = loop {
@@ -261,24 +310,22 @@ async fn whole_answer(
 }
 
 /// The choices of a streamed response.
-struct Streamed {
+struct Streamed<C> {
     frame: Frame,
-    reading: Reading,
-    events: Vec<Receiver<Event>>,
+    choices: Vec<(C, Receiver<Event>)>,
     wants_usage: bool,
 }
 
 /// Streams all choices of a request concurrently.
-async fn stream(
+async fn stream<C: Written>(
     loaded: Arc<Loaded>,
-    streamed: Streamed,
+    streamed: Streamed<C>,
     chunks: mpsc::Sender<Bytes>,
     client: Arc<Client>,
 ) {
-    let Streamed { frame, reading, events, wants_usage } = streamed;
-    let answers = (0..).zip(events).map(|(index, events)| {
-        one(&loaded, &frame, Choice::new(index, reading, false), events, &chunks)
-    });
+    let Streamed { frame, choices, wants_usage } = streamed;
+    let answers = choices.into_iter();
+    let answers = answers.map(|(choice, events)| one(&loaded, &frame, choice, events, &chunks));
     let ends = tokio::select! {
         biased;
         ends = futures_util::future::join_all(answers) => ends,
@@ -300,10 +347,10 @@ async fn stream(
 }
 
 /// Streams one choice; returns `None` if it does not complete.
-async fn one(
+async fn one<C: Written>(
     loaded: &Loaded,
     frame: &Frame,
-    mut choice: Choice,
+    mut choice: C,
     mut events: Receiver<Event>,
     chunks: &mpsc::Sender<Bytes>,
 ) -> Option<End> {

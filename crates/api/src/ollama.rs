@@ -1,0 +1,425 @@
+//! Ollama's API (`docs/spec/ollama.md`, "Routes"), on a host of its own. Chats and prompts become chat
+//! completions, so routing, prices, fallback chains and the history are those of `chat`.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::stream;
+use http_body_util::BodyExt as _;
+use hyper::StatusCode;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use orrery_dialects::chat as dialect;
+use orrery_dialects::ollama::{
+    Finish, Piece, Read, StreamWriter, is_thinking_hidden, read_chat, read_generate, write_answer,
+};
+use orrery_wire::ollama::{
+    Answer, AnswerMessage, ChatRequest, EmbedInput, EmbedRequest, Embedding, Embeddings,
+    EmbeddingsRequest, Figures, GenerateRequest,
+};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::chat::{self, EXECUTION, X_EXECUTION_ID};
+use super::doc::{Doc, RequestDoc, ResponseDoc};
+use super::{Context, Services};
+use orrery_domain::chat::Operation;
+use orrery_domain::time::Timestamp;
+use orrery_http::event_stream::EventReader;
+use orrery_http::request::busy;
+use orrery_http::{Body, Response, answers, response, sse};
+use orrery_runtime as runtime;
+
+/// Maximum size of an event of the model's stream, in bytes: the router's own limit, and room for
+/// what it adds.
+const EVENT_MAX: usize = 17 * 1024 * 1024;
+/// The media type of JSON texts in lines.
+const LINES: &str = "application/x-ndjson";
+/// The tag that Ollama's clients add to names without a tag.
+const LATEST: &str = ":latest";
+
+pub(crate) const CHAT: Doc = Doc {
+    request: Some(RequestDoc::json::<ChatRequest>()),
+    responses: chat::failures!(ResponseDoc::json::<Answer>(200, "The answer, or its lines")),
+    ..Doc::new("ollama", "ollama_chat", "Continue a conversation")
+};
+
+/// `POST /api/chat`
+pub(crate) async fn chat(mut context: Context) -> Result<Response, crate::Error> {
+    let request: ChatRequest = context.request.json().await?;
+    let shape = Shape::new(&request.model, true, is_thinking_hidden(request.think), &context);
+    if request.messages.as_ref().is_none_or(Vec::is_empty) {
+        return shape.load(&context);
+    }
+    converse(context, read_chat(request), shape).await
+}
+
+pub(crate) const GENERATE: Doc = Doc {
+    request: Some(RequestDoc::json::<GenerateRequest>()),
+    responses: chat::failures!(ResponseDoc::json::<Answer>(200, "The answer, or its lines")),
+    ..Doc::new("ollama", "ollama_generate", "Answer a prompt")
+};
+
+/// `POST /api/generate`
+pub(crate) async fn generate(mut context: Context) -> Result<Response, crate::Error> {
+    let request: GenerateRequest = context.request.json().await?;
+    let has_suffix = request.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty());
+    if has_suffix || request.raw == Some(true) {
+        let message = "raw and suffix are not supported here: POST /v1/completions of the base \
+                       host continues a text as it is";
+        return Err(crate::Error::bad_request(message));
+    }
+    let shape = Shape::new(&request.model, false, is_thinking_hidden(request.think), &context);
+    let has_prompt = request.prompt.as_ref().is_some_and(|prompt| !prompt.is_empty());
+    if !has_prompt && request.images.as_ref().is_none_or(Vec::is_empty) {
+        return shape.load(&context);
+    }
+    converse(context, read_generate(request), shape).await
+}
+
+/// Answers a conversation.
+async fn converse(context: Context, read: Read, shape: Shape) -> Result<Response, crate::Error> {
+    let Read { mut request, more } = read;
+    request.model = shape.id.clone();
+    let server = match context.services.chat.is_own(&request.model).await {
+        true => dialect::ModelServer::Own,
+        false => dialect::ModelServer::Other,
+    };
+    let mut body = dialect::write(&request, server);
+    if let Value::Object(fields) = &mut body {
+        fields.extend(more);
+    }
+    let answer = ask(context, Operation::Chat, &body).await?;
+    let kind = answer.headers().get(CONTENT_TYPE);
+    if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream")) {
+        return Ok(shape.stream(answer));
+    }
+    shape.whole(answer).await
+}
+
+/// Sends a request to the router.
+async fn ask(
+    context: Context,
+    operation: Operation,
+    body: &Value,
+) -> Result<Response, crate::Error> {
+    let caller = chat::caller_of(&context)?;
+    let body = Bytes::from(body.to_string());
+    let mut bound = context.services.bodies.lease(&context.request.peer);
+    bound.grow(body.len()).map_err(|_full| busy())?;
+    let body = bound.bind(body);
+    chat::respond(context, caller, operation, body).await
+}
+
+/// Returns the ID of the model that a client names: without the tag that it adds, unless a model
+/// has that ID.
+pub(crate) fn id_of(services: &Services, name: &str) -> String {
+    let known = |id: &str| services.catalog.get(id).is_some() || chat::is_agent(services, id);
+    match name.strip_suffix(LATEST).filter(|id| !known(name) && known(id)) {
+        Some(id) => id.to_owned(),
+        None => name.to_owned(),
+    }
+}
+
+/// The shape of an answer.
+struct Shape {
+    /// The `model` of the request.
+    model: String,
+    /// The ID of the model.
+    id: String,
+    is_chat: bool,
+    hides_thinking: bool,
+    services: Arc<Services>,
+    started: Instant,
+    /// When the answer began.
+    begun: Option<Instant>,
+}
+
+impl Shape {
+    fn new(model: &str, is_chat: bool, hides_thinking: bool, context: &Context) -> Self {
+        let services = Arc::clone(&context.services);
+        let id = id_of(&services, model);
+        let started = runtime::monotonic_now();
+        Self {
+            model: model.to_owned(),
+            id,
+            is_chat,
+            hides_thinking,
+            services,
+            started,
+            begun: None,
+        }
+    }
+
+    /// Answers a request without a prompt, by which clients load a model. Models load by themselves.
+    fn load(&self, context: &Context) -> Result<Response, crate::Error> {
+        if !chat::is_agent(&context.services, &self.id) {
+            context.services.chat.bind(&self.id)?;
+        }
+        let answer =
+            Answer { done: true, done_reason: Some("load"), ..self.line(Piece::default()) };
+        Ok(response::json(StatusCode::OK, &answer))
+    }
+
+    /// Returns a part of the answer.
+    fn line(&self, piece: Piece) -> Answer {
+        let Piece { text, thinking, calls } = piece;
+        let thinking = (!thinking.is_empty()).then_some(thinking);
+        let (message, response, thinking) = if self.is_chat {
+            let role = "assistant";
+            let message = AnswerMessage { role, content: text, thinking, tool_calls: calls };
+            (Some(message), None, None)
+        } else {
+            (None, Some(text), thinking)
+        };
+        Answer {
+            model: self.model.clone(),
+            created_at: self.now().into(),
+            message,
+            response,
+            thinking,
+            done: false,
+            done_reason: None,
+            figures: None,
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        self.services.clock.now()
+    }
+
+    /// Returns the last part of the answer.
+    fn last(&self, piece: Piece, finish: Finish) -> Answer {
+        let nanos = |from: Instant, to: Instant| {
+            u64::try_from(to.saturating_duration_since(from).as_nanos()).unwrap_or(u64::MAX)
+        };
+        let end = runtime::monotonic_now();
+        let begun = self.begun.unwrap_or(end);
+        let figures = Figures {
+            total_duration: nanos(self.started, end),
+            load_duration: 0,
+            prompt_eval_count: finish.usage.input,
+            prompt_eval_duration: nanos(self.started, begun),
+            eval_count: finish.usage.output,
+            // Clients divide by it.
+            eval_duration: nanos(begun, end).max(1),
+            cost: finish.usage.cost,
+        };
+        Answer {
+            done: true,
+            done_reason: Some(finish.reason),
+            figures: Some(figures),
+            ..self.line(piece)
+        }
+    }
+
+    async fn whole(mut self, answer: Response) -> Result<Response, crate::Error> {
+        let (parts, text) = whole_of(answer).await?;
+        let length = text.len();
+        let hides_thinking = self.hides_thinking;
+        let translate = move || write_answer(dialect::read_answer(&text)?, hides_thinking);
+        let translated = answers::parse_aside(length, translate).await;
+        let translated = translated.ok_or_else(|| crate::Error::internal("no translation"))?;
+        let (piece, finish) = translated.map_err(unreadable)?;
+        // The answer arrived at once, so all of the time counts as the time to write it.
+        self.begun = Some(self.started);
+        Ok(with_execution(response::json(StatusCode::OK, &self.last(piece, finish)), &parts))
+    }
+
+    fn stream(self, answer: Response) -> Response {
+        let (parts, body) = answer.into_parts();
+        let lines = Lines {
+            body,
+            events: EventReader::new(EVENT_MAX),
+            reader: dialect::StreamReader::default(),
+            writer: StreamWriter::new(self.hides_thinking),
+            shape: self,
+            is_over: false,
+        };
+        let lines = stream::unfold(lines, |mut lines| async move {
+            let piece = lines.next().await?;
+            Some((piece, lines))
+        });
+        let mut answer = sse::stream(lines);
+        answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(LINES));
+        with_execution(answer, &parts)
+    }
+}
+
+async fn whole_of(answer: Response) -> Result<(hyper::http::response::Parts, Bytes), crate::Error> {
+    let (parts, body) = answer.into_parts();
+    Ok((parts, body.collect().await.map_err(crate::Error::internal)?.to_bytes()))
+}
+
+/// Adds the ID of the call in the history.
+fn with_execution(mut answer: Response, of: &hyper::http::response::Parts) -> Response {
+    if let Some(id) = of.headers.get(X_EXECUTION_ID) {
+        answer.headers_mut().insert(X_EXECUTION_ID, id.clone());
+    }
+    answer
+}
+
+/// Returns the error for an answer that cannot be translated.
+fn unreadable(error: impl std::fmt::Display) -> crate::Error {
+    crate::Error::status(StatusCode::BAD_GATEWAY, error.to_string())
+}
+
+/// A stream that is being translated. Dropping it drops the model's stream, which ends the call.
+struct Lines {
+    shape: Shape,
+    body: Body,
+    events: EventReader,
+    reader: dialect::StreamReader,
+    writer: StreamWriter,
+    is_over: bool,
+}
+
+impl Lines {
+    /// Returns the next lines.
+    async fn next(&mut self) -> Option<Bytes> {
+        while !self.is_over {
+            let mut sent = Vec::new();
+            match self.body.frame().await {
+                Some(Ok(frame)) => {
+                    if let Ok(piece) = frame.into_data() {
+                        self.events.push(&piece);
+                        if let Err(message) = self.translate(&mut sent) {
+                            self.fail(&message, &mut sent);
+                        }
+                    }
+                }
+                Some(Err(_)) | None => {
+                    self.fail("the stream ended before the answer was complete", &mut sent);
+                }
+            }
+            if !sent.is_empty() {
+                return Some(sent.into());
+            }
+        }
+        None
+    }
+
+    /// Translates the complete events that have arrived.
+    fn translate(&mut self, sent: &mut Vec<u8>) -> Result<(), String> {
+        let mut piece = Piece::default();
+        while !self.is_over {
+            let event = self.events.next_event().map_err(|too_long| too_long.to_string())?;
+            let Some(event) = event else { break };
+            match event.data.as_deref().map(<[u8]>::trim_ascii) {
+                None | Some(b"") => {}
+                Some(b"[DONE]") => {
+                    if !piece.is_empty() {
+                        add_line(sent, &self.shape.line(std::mem::take(&mut piece)));
+                    }
+                    let (last, finish) = self.writer.finish().map_err(|error| error.to_string())?;
+                    if !last.is_empty() {
+                        add_line(sent, &self.shape.line(last));
+                    }
+                    add_line(sent, &self.shape.last(Piece::default(), finish));
+                    self.is_over = true;
+                }
+                Some(data) => {
+                    let events = self.reader.event(data).map_err(|error| error.to_string())?;
+                    for event in events {
+                        self.writer.event(event, &mut piece)?;
+                    }
+                }
+            }
+        }
+        if !piece.is_empty() {
+            self.shape.begun.get_or_insert_with(runtime::monotonic_now);
+            add_line(sent, &self.shape.line(piece));
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, message: &str, sent: &mut Vec<u8>) {
+        self.is_over = true;
+        add_line(sent, &json!({"error": message}));
+    }
+}
+
+fn add_line(sent: &mut Vec<u8>, line: &impl serde::Serialize) {
+    // The types have only string keys, so serialization cannot fail.
+    sent.extend(serde_json::to_vec(line).unwrap_or_default());
+    sent.push(b'\n');
+}
+
+pub(crate) const EMBED: Doc = Doc {
+    request: Some(RequestDoc::json::<EmbedRequest>()),
+    responses: chat::failures!(ResponseDoc::json::<Embeddings>(200, "The vectors")),
+    ..Doc::new("ollama", "ollama_embed", "Embed texts")
+};
+
+/// `POST /api/embed`
+pub(crate) async fn embed(mut context: Context) -> Result<Response, crate::Error> {
+    let request: EmbedRequest = context.request.json().await?;
+    let shape = Shape::new(&request.model, false, true, &context);
+    let (parts, vectors, usage) =
+        vectors_of(context, &shape, &request.input, request.dimensions).await?;
+    let finish = Finish { reason: "stop", usage };
+    let figures = shape.last(Piece::default(), finish).figures.unwrap_or_default();
+    let body = Embeddings { model: request.model, embeddings: vectors, figures };
+    Ok(with_execution(response::json(StatusCode::OK, &body), &parts))
+}
+
+pub(crate) const EMBEDDINGS: Doc = Doc {
+    request: Some(RequestDoc::json::<EmbeddingsRequest>()),
+    responses: chat::failures!(ResponseDoc::json::<Embedding>(200, "The vector")),
+    ..Doc::new("ollama", "ollama_embeddings", "Embed a text, in the older form")
+};
+
+/// `POST /api/embeddings`
+pub(crate) async fn embeddings(mut context: Context) -> Result<Response, crate::Error> {
+    let request: EmbeddingsRequest = context.request.json().await?;
+    let shape = Shape::new(&request.model, false, true, &context);
+    let input = EmbedInput::Text(request.prompt);
+    let (parts, vectors, _usage) = vectors_of(context, &shape, &input, None).await?;
+    let embedding = vectors.into_iter().next();
+    let embedding = embedding.ok_or_else(|| unreadable("the model's answer has no vector"))?;
+    let body = Embedding { embedding };
+    Ok(with_execution(response::json(StatusCode::OK, &body), &parts))
+}
+
+/// Returns the vectors of texts, and the tokens.
+async fn vectors_of(
+    context: Context,
+    shape: &Shape,
+    input: &EmbedInput,
+    dimensions: Option<u32>,
+) -> Result<(hyper::http::response::Parts, Vec<Box<RawValue>>, orrery_dialects::Usage), crate::Error>
+{
+    #[derive(Deserialize)]
+    struct Given {
+        data: Vec<Vector>,
+        usage: Option<Usage>,
+    }
+    #[derive(Deserialize)]
+    struct Vector {
+        embedding: Box<RawValue>,
+    }
+    #[derive(Deserialize)]
+    struct Usage {
+        prompt_tokens: Option<u64>,
+        cost: Option<f64>,
+    }
+    let mut body = json!({"model": shape.id, "input": input, "encoding_format": "float"});
+    if let (Some(fields), Some(dimensions)) = (body.as_object_mut(), dimensions) {
+        fields.insert("dimensions".to_owned(), dimensions.into());
+    }
+    let answer = ask(context, Operation::Embeddings, &body).await?;
+    let (parts, text) = whole_of(answer).await?;
+    let length = text.len();
+    let parse = move || serde_json::from_slice::<Given>(&text);
+    let parsed = answers::parse_aside(length, parse).await;
+    let parsed = parsed.ok_or_else(|| crate::Error::internal("no translation"))?;
+    let given = parsed.map_err(|_other| unreadable("the model's answer has no vectors"))?;
+    let usage =
+        given.usage.map_or_else(orrery_dialects::Usage::default, |usage| orrery_dialects::Usage {
+            input: usage.prompt_tokens.unwrap_or(0),
+            cost: usage.cost,
+            ..orrery_dialects::Usage::default()
+        });
+    Ok((parts, given.data.into_iter().map(|one| one.embedding).collect(), usage))
+}
