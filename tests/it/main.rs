@@ -80,6 +80,7 @@ mod payloads;
 mod predictions;
 mod refusal_screens;
 mod reload;
+mod responses;
 mod retention;
 mod role_screens;
 mod router;

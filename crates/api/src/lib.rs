@@ -26,6 +26,7 @@ mod bulk_jobs;
 mod chains;
 mod changes;
 mod chat;
+mod completion;
 mod compress;
 mod content;
 mod context;
@@ -64,6 +65,7 @@ mod pauses;
 mod predictions;
 mod refused_key;
 mod request_metrics;
+mod responses;
 mod root;
 mod schedule_change;
 mod schedules;
@@ -355,6 +357,7 @@ pub const ROUTES: &[Route] = &[
 
     route!(&[Base], POST, "/v1/chat/completions", Key, Body, Keyed, chat::completions, chat::COMPLETIONS),
     route!(&[Base], POST, "/v1/embeddings", Key, Body, Keyed, chat::embeddings, chat::EMBEDDINGS),
+    route!(&[Base], POST, "/v1/responses", Key, Body, Keyed, responses::create, responses::CREATE),
     route!(&[Base], POST, "/v1/messages", Key, Body, Keyed, messages::create, messages::CREATE),
     route!(&[Base], POST, "/v1/messages/count_tokens", Key, Body, Keyed, messages::count_tokens, messages::COUNT_TOKENS),
     route!(&[Base], GET, "/v1/llm-router/model-catalog", Key, Bare, Keyed, chat::models, chat::MODELS),

@@ -16,6 +16,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
 use super::doc::{ErrorForm, Kind};
+use super::responses::TAG as RESPONSES;
 use super::{Access, ROUTES, Role, Route};
 use orrery_domain::spelling;
 use orrery_http::Response;
@@ -54,7 +55,7 @@ pub(crate) fn check_query(
 ) -> Result<(), crate::Error> {
     // The operator's routes are called only by this program, and pages parse their own parameters.
     let is_page = route.access == Access::Public && route.hosts == [Role::Dashboard];
-    let is_lenient = route.doc.errors == ErrorForm::Anthropic;
+    let is_lenient = route.doc.errors == ErrorForm::Anthropic || route.doc.tag == RESPONSES;
     if route.access == Access::Local || is_page || is_by_link || is_lenient {
         return Ok(());
     }
@@ -161,8 +162,9 @@ fn with_warnings(text: &[u8], found: &[String]) -> Option<Bytes> {
 
 /// Returns the top-level names in the schema of a route's body; `None` if the schema lists none.
 fn known_of(route: &Route) -> Option<Arc<[String]>> {
-    // OpenAI clients send fields that are meant for other servers.
-    if route.access == Access::Local || route.doc.errors == ErrorForm::OpenAi {
+    // OpenAI clients send fields that are meant for other servers, to which chat passes them on.
+    let is_passed_on = route.doc.errors == ErrorForm::OpenAi && route.doc.tag != RESPONSES;
+    if route.access == Access::Local || is_passed_on {
         return None;
     }
     let request = route.doc.request.filter(|one| one.media_type == "application/json")?;

@@ -21,7 +21,7 @@ use self::probes::Probes;
 const BY_BODY: [&str; 2] = ["log_in", "trigger_public_version"];
 
 /// Errors about valid bodies: a part of the message, and why no schema can say it.
-const EXCEPTIONS: [(&str, &str); 31] = [
+const EXCEPTIONS: [(&str, &str); 32] = [
     ("messages must have at most 101 items", "a session may be named in a header"),
     ("invalid input", "the input of a model or workflow has a schema of its own"),
     ("the step at /steps", "definitions are compiled"),
@@ -51,6 +51,7 @@ const EXCEPTIONS: [(&str, &str); 31] = [
     ("content_type must be a type", "the syntax of media types"),
     ("signature cannot be changed", "the body depends on the stored endpoint"),
     ("the file is larger than", "a limit of the configuration"),
+    ("input has only reasoning", "what a model can read depends on all items"),
     ("the last of messages must have the role user", "only the last item has this rule"),
     ("the current password is wrong", "credentials"),
 ];
