@@ -91,6 +91,7 @@ mod screens;
 mod seal;
 mod secret_screens;
 mod secrets;
+mod stored_responses;
 mod support;
 mod tracing;
 mod tree_screens;

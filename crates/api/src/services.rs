@@ -34,6 +34,7 @@ use orrery_records::members::Members;
 use orrery_records::schedules::Schedules;
 use orrery_records::secrets::Secrets;
 use orrery_records::signed_urls::SignedUrls;
+use orrery_responses::Responses;
 use orrery_runtime::{Clock, SharedAnswers};
 use orrery_storage::{Sealer, Store};
 use orrery_webhooks::Outbox;
@@ -82,6 +83,8 @@ pub struct Keep {
     pub deliveries: Duration,
     /// Retention of inactive agent sessions.
     pub sessions: Duration,
+    /// Retention of stored responses.
+    pub responses: Duration,
 }
 
 /// A check that returns a message if the latest backup is late.
@@ -270,6 +273,7 @@ pub struct Services {
     pub chat: Chat,
     pub agent: Agent,
     pub decisions: Decisions,
+    pub responses: Responses,
     pub engine: Engine,
     pub workflows: Workflows,
     pub outbox: Outbox,

@@ -19,7 +19,7 @@ const RETRY: Duration = Duration::from_secs(60);
 const BATCH_MAX: usize = 256;
 
 /// The tables whose keys begin with the organization and whose rows may be left over.
-const OF_ORGANIZATION: [Table; 27] = [
+const OF_ORGANIZATION: [Table; 29] = [
     Table::ApiKeyId,
     Table::KeyUse,
     Table::Execution,
@@ -47,6 +47,8 @@ const OF_ORGANIZATION: [Table; 27] = [
     Table::Schedule,
     Table::WebhookEndpoint,
     Table::BulkJob,
+    Table::Response,
+    Table::ResponseCount,
 ];
 
 /// Erases until shutdown.
@@ -96,6 +98,7 @@ async fn erase(services: &Services, organization: &Organization) -> anyhow::Resu
     }
     services.engine.erase(id).await?;
     services.agent.forget_unused(id, Duration::ZERO).await?;
+    services.responses.erase(id).await?;
     services.outbox.erase(id).await?;
     services.files.erase(id).await?;
     services.workflows.erase(id).await?;

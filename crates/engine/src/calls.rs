@@ -55,6 +55,14 @@ impl Engine {
         Ok(Some(inner.billing.hold(organization, price).await?))
     }
 
+    /// Rejects a request whose result an organization has no room to store.
+    ///
+    /// # Errors
+    /// [`Error::OverQuota`], [`Error::Storage`].
+    pub async fn check_room(&self, organization: OrganizationId) -> Result<(), Error> {
+        self.inner.check_quota(organization, 0).await
+    }
+
     /// Acquires a permit of a catalog model, waiting until one is free.
     ///
     /// # Errors

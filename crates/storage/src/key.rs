@@ -144,6 +144,10 @@ tables! {
     BulkJob = b'8',
     /// Unfinished bulk jobs, oldest first.
     BulkJobOpen = b'9',
+    /// Responses by organization and execution, oldest first.
+    Response = b'7',
+    /// Numbers of responses by organization: counters.
+    ResponseCount = b'x',
     /// The number and bytes of executions' descendants, by root: counters.
     Tree = b'0',
 }

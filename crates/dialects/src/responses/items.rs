@@ -10,12 +10,24 @@ use super::digits;
 /// What begins the number of an item of an input.
 const OF_INPUT: &str = "in";
 
-/// Returns the items of the input of the response `response` with their IDs. References that are
-/// not resolved are left out.
+/// Returns the items of an input as a response lists them, without their IDs, which depend on that
+/// of the response: see [`identify`]. References that are not resolved are left out.
 #[must_use]
-pub fn of_input(items: &[Item], response: &str) -> Vec<Shown> {
-    let number = items.iter().enumerate();
-    number.filter_map(|(index, item)| shown(item, digits(response), index)).collect()
+pub fn of_input(items: &[Item]) -> Vec<Shown> {
+    items.iter().filter_map(shown).collect()
+}
+
+/// Gives the items of the input of the response `response` their IDs.
+pub fn identify(items: &mut [Shown], response: &str) {
+    for (index, item) in items.iter_mut().enumerate() {
+        let (prefix, id) = match item {
+            Shown::Message { id, .. } => ("msg", id),
+            Shown::FunctionCall { id, .. } => ("fc", id),
+            Shown::FunctionCallOutput { id, .. } => ("fco", id),
+            Shown::Reasoning { id, .. } => ("rs", id),
+        };
+        *id = format!("{prefix}_{}_{OF_INPUT}{index}", digits(response));
+    }
 }
 
 /// Returns the digits of the response to which an item belongs, according to its ID.
@@ -26,12 +38,11 @@ pub fn response_of_item(id: &str) -> Option<&str> {
     Some(response)
 }
 
-fn shown(item: &Item, response: &str, index: usize) -> Option<Shown> {
-    let status = ItemStatus::Completed;
-    let id = |prefix: &str| format!("{prefix}_{response}_{OF_INPUT}{index}");
+fn shown(item: &Item) -> Option<Shown> {
+    let (id, status) = (String::new(), ItemStatus::Completed);
     Some(match item {
         Item::Message(message) => Shown::Message {
-            id: id("msg"),
+            id,
             status,
             role: message.role.into(),
             content: match &message.content {
@@ -44,17 +55,17 @@ fn shown(item: &Item, response: &str, index: usize) -> Option<Shown> {
                 AnswerContent::Text(text) => vec![output_text(text)],
                 AnswerContent::Parts(parts) => parts.iter().map(spoken).collect(),
             };
-            Shown::Message { id: id("msg"), status, role: Role::Assistant, content: texts }
+            Shown::Message { id, status, role: Role::Assistant, content: texts }
         }
         Item::Call(call) => Shown::FunctionCall {
-            id: id("fc"),
+            id,
             status,
             call_id: call.call_id.clone(),
             name: call.name.clone(),
             arguments: call.arguments.clone(),
         },
         Item::Output(output) => Shown::FunctionCallOutput {
-            id: id("fco"),
+            id,
             status,
             call_id: output.call_id.clone(),
             output: match &output.output {
@@ -63,7 +74,7 @@ fn shown(item: &Item, response: &str, index: usize) -> Option<Shown> {
             },
         },
         Item::Reasoning(reasoning) => Shown::Reasoning {
-            id: id("rs"),
+            id,
             status,
             summary: Vec::new(),
             content: reasoning.content.clone().unwrap_or_default(),

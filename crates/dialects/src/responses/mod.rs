@@ -5,11 +5,13 @@
 
 mod answer;
 mod items;
+mod replay;
 mod request;
 mod stream;
 
 pub use self::answer::{Head, begun, failed, write_answer};
-pub use self::items::{of_input, response_of_item};
+pub use self::items::{identify, of_input, response_of_item};
+pub use self::replay::{replay, replay_begin};
 pub use self::request::{conversation, read, settings, shows_reasoning};
 pub use self::stream::StreamWriter;
 

@@ -1,9 +1,7 @@
 //! Writes the events of a stream.
 
-use orrery_wire::responses::answer::{
-    Event as Sent, EventKind as Kind, Item, ItemStatus, Part as Shown, PartPlace, Response, Role,
-    Status,
-};
+use orrery_wire::responses::answer::{Item, ItemStatus, Part as Shown, Response, Role, Status};
+use orrery_wire::responses::event::{Event as Sent, EventKind as Kind, PartPlace};
 
 use super::answer::{Head, begun, code_of, ended, failed, item_status};
 use super::items::output_text;

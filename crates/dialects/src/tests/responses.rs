@@ -1,14 +1,15 @@
 //! Tests of OpenAI's Responses API: all formats together, the grouping of items, and streams.
 
 use orrery_wire::responses::CreateRequest as Wire;
-use orrery_wire::responses::answer::{Event as Sent, Response, Status};
+use orrery_wire::responses::answer::{Response, Status};
+use orrery_wire::responses::event::Event as Sent;
 use orrery_wire::responses::{Input, Item};
 
 use super::*;
 use crate::Event;
 use crate::responses::{
-    Head, StreamWriter as Writer, begun, of_input, read as of_responses, response_of_item,
-    settings, write_answer as write_response,
+    Head, StreamWriter as Writer, begun, identify, of_input, read as of_responses, replay,
+    replay_begin, response_of_item, settings, write_answer as write_response,
 };
 
 fn wire(body: Value) -> Result<(Wire, Vec<Item>), String> {
@@ -207,6 +208,21 @@ fn check_stream(events: &[Sent], response: &Response) {
     assert_eq!(json!(output), serde_json::to_value(&response.output).unwrap());
 }
 
+/// Checks that a response is repeated with the same kinds of events as its stream.
+#[track_caller]
+fn check_replay(response: &Value) {
+    let events = replay(response);
+    for (number, event) in events.iter().enumerate() {
+        assert_eq!(event["sequence_number"], number);
+    }
+    let begin = replay_begin(response);
+    assert_eq!(begin, events[..begin.len()]);
+    assert_eq!(&events.last().unwrap()["response"], response);
+    let done = events.iter().filter(|event| event["type"] == "response.output_item.done");
+    let items: Vec<&Value> = done.map(|event| &event["item"]).collect();
+    assert_eq!(json!(items), response["output"]);
+}
+
 proptest! {
     #[test]
     fn request_in_all_formats_keeps_everything(request in request(false)) {
@@ -221,7 +237,8 @@ proptest! {
     #[test]
     fn items_of_an_input_can_be_its_input_again(request in request(false)) {
         let (wire, items) = wire(in_responses(&request)).unwrap();
-        let shown = of_input(&items, "resp_7");
+        let mut shown = of_input(&items);
+        identify(&mut shown, "resp_7");
         let again: Vec<Item> = serde_json::from_value(json!(shown)).unwrap();
         prop_assert_eq!(again.len(), items.len());
         prop_assert!(shown.iter().all(|item| response_of_item(item.id()) == Some("7")));
@@ -247,6 +264,7 @@ proptest! {
         check_stream(&events, &response);
         let whole = serde_json::to_value(&whole).unwrap();
         prop_assert_eq!(&serde_json::to_value(&response).unwrap(), &whole);
+        check_replay(&whole);
         let again: Vec<Item> = serde_json::from_value(whole["output"].clone()).unwrap();
         let again = crate::responses::conversation(again);
         prop_assert_eq!(again, vec![message]);

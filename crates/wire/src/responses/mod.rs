@@ -1,9 +1,11 @@
-//! Responses in OpenAI's format: the request. What clients receive is in [`answer`].
+//! Responses in OpenAI's format: the request. What clients receive is in [`answer`]
+//! and [`event`].
 //!
 //! Items and parts may have fields that are not listed here, such as `status` and `annotations`, so
 //! that a client can return the items of an answer as they are.
 
 pub mod answer;
+pub mod event;
 
 use std::collections::BTreeMap;
 
