@@ -15,6 +15,7 @@ mod agreement;
 mod alerts;
 mod answers;
 mod audit;
+mod background_responses;
 mod backups;
 mod bad_input;
 mod billing;

@@ -59,6 +59,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("docs/clients.md", "clients/test runs it"),
     ("docs/clients.md", "clients/test runs it"),
     ("docs/clients.md", "tests/clients runs the library"),
+    ("docs/clients.md", "tests/clients runs the library"),
     ("docs/clients.md", "needs Claude Code"),
     ("docs/clients.md", "needs a Java runtime"),
     ("docs/install.md", "needs root and a certificate for the machine's name"),

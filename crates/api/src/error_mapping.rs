@@ -249,6 +249,8 @@ impl From<responses::Error> for Error {
             responses::Error::NoItem { .. } => {
                 Self::not_found(error.to_string()).with_open_ai(coded("input", "item_not_found"))
             }
+            responses::Error::NotEnded { .. } => Self::bad_request(error.to_string())
+                .with_open_ai(coded(previous, "previous_response_not_ended")),
             responses::Error::TooDeep | responses::Error::TooLarge => {
                 Self::bad_request(error.to_string())
                     .with_open_ai(coded(previous, "context_length_exceeded"))

@@ -360,6 +360,7 @@ pub const ROUTES: &[Route] = &[
     route!(&[Base], POST, "/v1/responses", Key, Body, Keyed, responses::create, responses::CREATE),
     route!(&[Base], GET, "/v1/responses/{id}", Key, Bare, Keyed, responses::get, responses::GET),
     route!(&[Base], DELETE, "/v1/responses/{id}", Key, Bare, Keyed, responses::delete, responses::DELETE),
+    route!(&[Base], POST, "/v1/responses/{id}/cancel", Key, Body, Keyed, responses::cancel, responses::CANCEL),
     route!(&[Base], GET, "/v1/responses/{id}/input_items", Key, Bare, Keyed, responses::input_items, responses::INPUT_ITEMS),
     route!(&[Base], POST, "/v1/messages", Key, Body, Keyed, messages::create, messages::CREATE),
     route!(&[Base], POST, "/v1/messages/count_tokens", Key, Body, Keyed, messages::count_tokens, messages::COUNT_TOKENS),

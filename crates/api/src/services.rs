@@ -34,7 +34,7 @@ use orrery_records::members::Members;
 use orrery_records::schedules::Schedules;
 use orrery_records::secrets::Secrets;
 use orrery_records::signed_urls::SignedUrls;
-use orrery_responses::Responses;
+use orrery_responses::{Background, Responses};
 use orrery_runtime::{Clock, SharedAnswers};
 use orrery_storage::{Sealer, Store};
 use orrery_webhooks::Outbox;
@@ -274,6 +274,7 @@ pub struct Services {
     pub agent: Agent,
     pub decisions: Decisions,
     pub responses: Responses,
+    pub background: Background,
     pub engine: Engine,
     pub workflows: Workflows,
     pub outbox: Outbox,

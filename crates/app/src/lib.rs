@@ -71,7 +71,6 @@ use orrery_records::idempotency::Idempotency;
 use orrery_records::members::Members;
 use orrery_records::secrets::{self, Secrets};
 use orrery_records::signed_urls::SignedUrls;
-use orrery_responses::Responses;
 use orrery_runners::builtin::{BuiltinContext, Workers};
 use orrery_runners::command::GuardConfig;
 use orrery_runners::llm::Room;
@@ -152,11 +151,13 @@ fn open(
         bodies: Arc::clone(&bodies),
         doors,
     };
+    let (responses, background) = router::responses(&store, &clock, &chat, &engine, &bodies);
     Ok(Arc::new(Services {
         alerts: alerts::open(config, &clock, &hosts),
         agent: Agent::new(dependencies, router::agent_options(config)),
         decisions: router::decisions(config, tasks, &clock, &chat),
-        responses: Responses::new(store.clone(), clock.clone()),
+        background,
+        responses,
         chat,
         settings: Settings { control_token, ..settings(config, hosts) },
         started_at: clock.now(),

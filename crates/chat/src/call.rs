@@ -39,6 +39,9 @@ use orrery_storage::Commit;
 /// The `Retry-After` of a full queue, in seconds.
 const QUEUE_RETRY: HeaderValue = HeaderValue::from_static("5");
 
+/// Pause before a call in the background tries a full queue again.
+const QUEUE_PAUSE: Duration = Duration::from_secs(1);
+
 /// Maximum wait for a free slot at a model.
 const PLACE_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -78,6 +81,8 @@ pub(super) struct Call {
     created_at: Timestamp,
     reservation: Option<Reservation>,
     in_flight: Option<InFlight>,
+    /// Receives the end of a call that the engine records.
+    deferred: Option<oneshot::Sender<EndedCall>>,
     /// The request's body, which counts toward the budget while it is in memory.
     _body: Bytes,
 }
@@ -122,6 +127,76 @@ impl Chat {
         lease: Lease,
         asked: impl FnOnce(ExecutionId) -> Option<Arc<trace::Origin>>,
     ) -> Result<Answer, Error> {
+        let id = new_id();
+        let trace = Trace::new(id, asked(id));
+        let created_at = self.inner.clock.now();
+        let start = Start { caller, operation, body, lease, id, trace, created_at };
+        let (call, candidates) = self.prepare(start).await?;
+        let (reply, answer) = oneshot::channel();
+        // Even if the client disconnects, its usage is recorded.
+        let organization = caller.organization;
+        let running = self
+            .inner
+            .tasks
+            .complete(turns::on_behalf_of(organization, call.run(candidates, reply)));
+        running.until(answer).await.unwrap_or(Err(Error::Engine(engine::Error::Stopping)))
+    }
+
+    /// Checks a request that is made later, without making it: whether it is valid, and whether its
+    /// caller can pay for it now.
+    ///
+    /// # Errors
+    /// As [`Chat::call`], except for [`Error::Failed`].
+    pub async fn check_call(
+        &self,
+        caller: Caller,
+        operation: Operation,
+        body: Bytes,
+        lease: Lease,
+    ) -> Result<(), Error> {
+        let id = new_id();
+        let created_at = self.inner.clock.now();
+        let trace = Trace::new(id, None);
+        let start = Start { caller, operation, body, lease, id, trace, created_at };
+        self.prepare(start).await.map(drop)
+    }
+
+    /// Makes the call of an execution that the engine runs and records. `body` is its request.
+    /// Dropping the future ends the call.
+    ///
+    /// # Errors
+    /// As [`Chat::call`]. A model's failure is part of the result.
+    pub async fn call_for(
+        &self,
+        execution: &Execution,
+        body: Bytes,
+        lease: Lease,
+    ) -> Result<Finished, Error> {
+        let Execution { id, organization, key, source, created_at, .. } = *execution;
+        let caller = Caller { organization, key, source };
+        let (operation, trace) = (Operation::Chat, execution.trace());
+        let start = Start { caller, operation, body, lease, id, trace, created_at };
+        let (mut call, candidates) = self.prepare(start).await?;
+        let (deferred, mut ended) = oneshot::channel();
+        call.deferred = Some(deferred);
+        let (reply, answer) = oneshot::channel();
+        let running = self.inner.tasks.complete(call.run(candidates, reply));
+        let answer = match running.until(answer).await {
+            Ok(Ok(Answer::Whole { body, .. })) => Ok(body),
+            Ok(Err(Error::Failed { failure, .. })) => Err(failure),
+            Ok(Err(error)) => return Err(error),
+            Ok(Ok(Answer::Stream { .. })) | Err(_) => {
+                return Err(Error::Engine(engine::Error::Stopping));
+            }
+        };
+        // It is sent before the answer.
+        let ended = ended.try_recv().map_err(|_none| Error::Engine(engine::Error::Stopping))?;
+        Ok(Finished { ended, answer })
+    }
+
+    /// Admits a call, and chooses the models to try.
+    async fn prepare(&self, start: Start) -> Result<(Call, Vec<Candidate>), Error> {
+        let Start { caller, operation, body, lease, id, trace, created_at } = start;
         let inner = Arc::clone(&self.inner);
         let request = Request::read(operation, &body)?;
         let Caller { organization, key, .. } = caller;
@@ -133,29 +208,41 @@ impl Chat {
         let keeps = inner.options.keep_content;
         let price = dearest(&candidates, &request);
         let reservation = inner.engine.admit_call(organization, price, keeps).await?;
-        let id = new_id();
         let call = Call {
             id,
-            trace: Trace::new(id, asked(id)),
+            trace,
             is_alias: alias.is_some(),
             started: runtime::monotonic_now(),
-            created_at: inner.clock.now(),
+            created_at,
             request,
             lease,
             caller,
             reservation,
             in_flight,
+            deferred: None,
             inner,
             _body: body,
         };
-        let (reply, answer) = oneshot::channel();
-        // Even if the client disconnects, its usage is recorded.
-        let running = self
-            .inner
-            .tasks
-            .complete(turns::on_behalf_of(organization, call.run(candidates, reply)));
-        running.until(answer).await.unwrap_or(Err(Error::Engine(engine::Error::Stopping)))
+        Ok((call, candidates))
     }
+}
+
+/// The parts of a call that its caller determines.
+struct Start {
+    caller: Caller,
+    operation: Operation,
+    body: Bytes,
+    lease: Lease,
+    id: ExecutionId,
+    trace: Trace,
+    created_at: Timestamp,
+}
+
+/// A call that the engine records: its end, and the model's answer.
+#[derive(Debug)]
+pub struct Finished {
+    pub ended: EndedCall,
+    pub answer: Result<Bytes, Failure>,
 }
 
 /// Returns the maximum cost of the most expensive candidate.
@@ -211,6 +298,7 @@ impl Call {
     ) -> Result<(Begun, Option<ModelPermit>), Failure> {
         let name = &candidate.name;
         let permit = match &candidate.local {
+            Some(_) if self.is_deferred() => Some(place_when_free(&self.inner, name).await),
             Some(_) => Some(place_at(&self.inner, name).await?),
             None => None,
         };
@@ -268,6 +356,11 @@ impl Call {
             Target::Pool { servers, .. } => Some(&servers.stream_options),
             Target::Process(_) => None,
         }
+    }
+
+    /// Returns whether the engine records the call.
+    pub(super) const fn is_deferred(&self) -> bool {
+        self.deferred.is_some()
     }
 
     /// Returns the alias by which the request names the model: answers have it as their `model`.
@@ -360,7 +453,14 @@ impl Call {
         let reservation = self.reservation;
         beside.after_durable(move || drop(in_flight));
         let ended = EndedCall { execution, output: came.content, beside, reservation };
-        self.inner.engine.record_call(ended).await
+        match self.deferred {
+            Some(deferred) => {
+                // The engine no longer waits for a call that was cancelled.
+                let _unsent = deferred.send(ended);
+                Ok(())
+            }
+            None => self.inner.engine.record_call(ended).await,
+        }
     }
 }
 
@@ -381,6 +481,16 @@ pub(super) async fn place_at(inner: &Inner, model: &str) -> Result<ModelPermit, 
         Err(_elapsed) => {
             let message = format!("the model '{model}' had no free slot in time");
             Err(Failure::new(503, ErrorClass::ProviderUnavailable, message))
+        }
+    }
+}
+
+/// Waits for a slot at a catalog model for as long as it takes: nobody waits for the answer.
+async fn place_when_free(inner: &Inner, model: &str) -> ModelPermit {
+    loop {
+        match inner.engine.place_at(model).await {
+            Ok(permit) => return permit,
+            Err(_queue_is_full) => tokio::time::sleep(QUEUE_PAUSE).await,
         }
     }
 }

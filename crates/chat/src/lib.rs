@@ -42,7 +42,7 @@ mod tokens;
 mod upstream;
 mod whole;
 
-pub use self::call::{Answer, Caller};
+pub use self::call::{Answer, Caller, Finished};
 pub use self::error::{Error, Failure, Said};
 pub use self::models::{CatalogModel, ModelCatalog, UpstreamList};
 pub use self::part::{Admission, BoundModel, Completion};

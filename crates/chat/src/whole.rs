@@ -43,7 +43,8 @@ impl Call {
     pub(super) async fn read(&mut self, name: &str, mut opened: Opened) -> Result<Begun, Failure> {
         let first_byte = self.started.elapsed();
         let is_stream = self.request.is_stream;
-        let most = if is_stream { EVENT_MAX } else { ANSWER_MAX };
+        let is_deferred = self.is_deferred();
+        let most = if is_stream || is_deferred { EVENT_MAX } else { ANSWER_MAX };
         let idle = self.inner.options.idle_timeout;
         let mut read = read_whole(name, &mut opened, idle, &mut self.lease, most).await;
         if is_stream && let Ok(text) = &read {

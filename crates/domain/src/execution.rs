@@ -172,7 +172,7 @@ pub struct Execution {
 pub enum Work {
     Prediction(Prediction),
     Workflow(WorkflowRun),
-    /// Stored only after the call has ended.
+    /// Stored only after the call has ended, unless it runs in the background.
     Chat(chat::Call),
     /// Stored only after the request has ended.
     Decision(decision::Decision),

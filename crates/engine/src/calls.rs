@@ -1,5 +1,5 @@
 //! Calls: work that the engine admits and records but does not run, such as a chat router call or a
-//! request for decisions. A call is not queued in a lane and is never run again. It is stored when
+//! request for decisions. A call is not queued in a lane and is never run again, unless it is made in the background. It is stored when
 //! it ends, in one commit with its charge. Its reservation is in memory only and is lost with the
 //! process.
 

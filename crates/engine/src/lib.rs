@@ -15,8 +15,8 @@
 //! - `domain::machine` decides every transition; this crate commits it, and then performs its
 //!   volatile effects.
 //! - An unfinished execution has exactly one row, in a lane or in the timers.
-//! - Models, workflows and agent exchanges come from the crates above, through [`Models`],
-//!   [`Plans`] and [`Exchanges`].
+//! - Models, workflows, agent exchanges and chat calls in the background come from the crates above,
+//!   through [`Models`], [`Plans`], [`Exchanges`] and [`Calls`].
 
 pub mod query;
 pub mod rows;
@@ -25,6 +25,7 @@ pub mod traces;
 
 mod active;
 mod activity;
+mod background;
 mod bulk;
 mod calls;
 mod cancel;
@@ -66,6 +67,7 @@ pub use self::scheduler::permit::ModelPermit;
 pub use self::scheduler::retries::Backoff;
 pub use self::scheduler::submit::Submission;
 pub use self::trees::TreeLimits;
+pub use background::{CallEnding, CallFuture, Calls};
 
 #[cfg(test)]
 mod children_tests;

@@ -27,6 +27,9 @@ pub enum Error {
     /// The organization has no such response, or has deleted it.
     #[error("there is no stored response '{id}'")]
     NoResponse { id: String },
+    /// A response in the background has not ended.
+    #[error("the response '{id}' has not ended: wait until its status is completed")]
+    NotEnded { id: String },
     /// There is no such item.
     #[error("there is no stored item '{id}'")]
     NoItem { id: String },
@@ -101,6 +104,9 @@ impl Responses {
                 .read(organization, id)
                 .await?
                 .ok_or_else(|| Error::NoResponse { id: shown(id) })?;
+            if stored.open.is_some() {
+                return Err(Error::NotEnded { id: shown(id) });
+            }
             reading.take(&stored)?;
             newest_first.push(self.items(&stored).await?);
             next = stored.previous;

@@ -4,8 +4,8 @@
 //! the conversation before it is read through the responses that it continues. It belongs to an
 //! organization and is deleted by its client, by retention, or when the organization has too many.
 //!
-//! This crate calls no model and builds no response: it stores JSON text that `dialects` has
-//! written.
+//! A response in the background is stored when it is accepted, and again by the commit that ends
+//! its execution. This crate does not define the format: it stores JSON text that `dialects` writes.
 //!
 //! # Invariants
 //!
@@ -13,13 +13,15 @@
 //! - The payloads of a response have an owner of their own, so that the retention of executions
 //!   does not affect them.
 
+mod background;
 mod conversation;
 mod rows;
 
 use serde_json::value::RawValue;
 
+pub use self::background::{Background, Dependencies, NewBackground};
 pub use self::conversation::{BYTES_MAX, DEPTH_MAX, Error};
-use self::rows::Stored;
+use self::rows::{Open, Stored};
 use orrery_dialects::responses::PREFIX;
 use orrery_domain::ids::{ExecutionId, OrganizationId, ResponseId};
 use orrery_domain::payload::Payload;
@@ -78,6 +80,18 @@ pub struct Found {
     pub response: Box<RawValue>,
     /// The items of its input, as a JSON array.
     pub input: Box<RawValue>,
+    /// Whether its execution has not ended.
+    pub is_open: bool,
+}
+
+/// A response that has not ended, as it was stored when it was accepted.
+#[derive(Debug)]
+struct OpenResponse {
+    /// The bytes of its row.
+    row: Vec<u8>,
+    stored: Stored,
+    response: Box<RawValue>,
+    shows_reasoning: bool,
 }
 
 /// The responses in a store; clones share the store.
@@ -103,13 +117,18 @@ impl Responses {
     pub async fn put(&self, new: NewResponse) -> Result<(), storage::Error> {
         let organization = new.organization;
         let mut commit = Commit::new();
-        self.add(&mut commit, new).await?;
+        self.add(&mut commit, new, None).await?;
         self.store.commit(commit).await?;
         self.evict(organization).await
     }
 
-    /// Adds a response to a commit.
-    async fn add(&self, commit: &mut Commit, new: NewResponse) -> Result<(), storage::Error> {
+    /// Adds a response to a commit. One that has not ended has `shows_reasoning`.
+    async fn add(
+        &self,
+        commit: &mut Commit,
+        new: NewResponse,
+        shows_reasoning: Option<bool>,
+    ) -> Result<(), storage::Error> {
         let NewResponse { organization, id, previous, input, response } = new;
         let owner: ResponseId = new_id();
         let input = self.store.write_payload(owner, input).await?;
@@ -119,7 +138,9 @@ impl Responses {
         }
         let bytes = input.len().saturating_add(response.len());
         self.store.record_usage(commit, organization, owner, bytes);
-        let stored = Stored { owner, created_at: self.clock.now(), previous, input, response };
+        let open = shows_reasoning.map(|shows_reasoning| Open { shows_reasoning });
+        let created_at = self.clock.now();
+        let stored = Stored { owner, created_at, previous, input, response, open };
         commit.create(rows::response(organization, id), &stored)?;
         commit.add(rows::count(organization), 1);
         Ok(())
@@ -137,7 +158,47 @@ impl Responses {
         let Some(stored) = self.read(organization, id).await? else { return Ok(None) };
         let response = self.store.read_payload(&stored.response).await?;
         let input = self.store.read_payload(&stored.input).await?;
-        Ok(Some(Found { response, input }))
+        Ok(Some(Found { response, input, is_open: stored.open.is_some() }))
+    }
+
+    /// Returns the JSON text of a payload.
+    async fn payload(&self, payload: &Payload) -> Result<Box<RawValue>, storage::Error> {
+        self.store.read_payload(payload).await
+    }
+
+    /// Returns a response if it has not ended.
+    async fn open_of(
+        &self,
+        organization: OrganizationId,
+        id: ExecutionId,
+    ) -> Result<Option<OpenResponse>, storage::Error> {
+        let key = rows::response(organization, id);
+        let Some(row) = self.store.get(&key).await? else { return Ok(None) };
+        let stored: Stored = decode(&row)?;
+        let Some(Open { shows_reasoning }) = stored.open else { return Ok(None) };
+        let response = self.store.read_payload(&stored.response).await?;
+        Ok(Some(OpenResponse { row, stored, response, shows_reasoning }))
+    }
+
+    /// Adds the end of a response to the commit that ends its execution.
+    async fn close(
+        &self,
+        commit: &mut Commit,
+        organization: OrganizationId,
+        id: ExecutionId,
+        open: OpenResponse,
+        response: Box<RawValue>,
+    ) -> Result<(), storage::Error> {
+        let OpenResponse { row, stored, .. } = open;
+        let response = self.store.write_payload(stored.owner, response).await?;
+        // The store's sweep removes the file of the earlier text.
+        self.store.release(commit, &stored.response);
+        self.store.claim(commit, &response);
+        self.store.record_usage(commit, organization, stored.owner, response.len());
+        let key = rows::response(organization, id);
+        commit.expect(Expect::Equal(key.clone(), row));
+        commit.put(key, &Stored { response, open: None, ..stored })?;
+        Ok(())
     }
 
     async fn read(

@@ -19,6 +19,16 @@ pub(crate) struct Stored {
     /// The items of its own input.
     pub input: Payload,
     pub response: Payload,
+    /// `None` once the response has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open: Option<Open>,
+}
+
+/// A response that is created in the background.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Open {
+    /// Whether `encrypted_content` repeats the text of reasoning.
+    pub shows_reasoning: bool,
 }
 
 impl Record for Stored {

@@ -58,10 +58,11 @@ fn response_row_matches_golden_bytes() {
         previous: Some(ExecutionId::from([2; 16])),
         input: Payload::of(&json!([])).unwrap(),
         response: Payload::of(&json!({})).unwrap(),
+        open: Some(Open { shows_reasoning: true }),
     };
     let golden = "\u{1}{\"owner\":\"01010101-0101-0101-0101-010101010101\",\"created_at\":4,\
                   \"previous\":\"02020202-0202-0202-0202-020202020202\",\
-                  \"input\":{\"inline\":[]},\"response\":{\"inline\":{}}}";
+                  \"input\":{\"inline\":[]},\"response\":{\"inline\":{}},\"open\":{\"shows_reasoning\":true}}";
     assert_eq!(String::from_utf8(encode(&stored).unwrap()).unwrap(), golden);
     assert_eq!(decode::<Stored>(golden.as_bytes()).unwrap(), stored);
 }

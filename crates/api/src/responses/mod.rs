@@ -2,13 +2,14 @@
 //! response is the answer of a chat completion, so routing, prices, fallback chains and the history
 //! are those of `chat`.
 
+mod background;
 mod stored;
 mod stream;
 
 use std::sync::Arc;
 
 use orrery_dialects::responses::{
-    Head, PREFIX, identify, of_input, read, settings, shows_reasoning, write_answer,
+    Head, Ids, PREFIX, identify, of_input, read, settings, shows_reasoning, write_answer,
 };
 use serde_json::value::to_raw_value;
 
@@ -31,6 +32,7 @@ use orrery_wire::responses::{
     CreateRequest, Input, InputContent, InputMessage, InputRole, Item, MessageTag,
 };
 
+pub(crate) use self::background::{CANCEL, cancel};
 pub(crate) use self::stored::{DELETE, GET, INPUT_ITEMS, delete, get, input_items};
 
 /// The group of the operations.
@@ -51,7 +53,8 @@ pub(crate) const CREATE: Doc = Doc {
                   by chat completions: a local chat model, the agent, an alias, or a model of the \
                   upstream. The request is translated to a chat completion, and its answer back. \
                   The response is stored for `retention.responses` of the configuration unless \
-                  `store` is false, so that `previous_response_id` can continue it. The cost is in \
+                  `store` is false, so that `previous_response_id` can continue it. With \
+                  `background`, the answer is the queued response, which survives a restart. The cost is in \
                   `usage.cost`. Errors have OpenAI's format.",
     ..Doc::new(TAG, "create_response", "Create a response")
 };
@@ -61,11 +64,7 @@ pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Erro
     let given = context.request.body().await?;
     let request = request::read(http_request::parse_value(&given)?);
     let request: CreateRequest = request.map_err(InvalidRequest::from)?;
-    if request.background == Some(true) {
-        let message =
-            "background is not supported: leave it out, and read the answer or its stream";
-        return Err(InvalidRequest::field("background", message).into());
-    }
+    check_background(&context.services, &request)?;
     let caller = chat::caller_of(&context)?;
     let services = Arc::clone(&context.services);
     let mut lease = services.bodies.lease(&context.request.peer);
@@ -80,23 +79,44 @@ pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Erro
         let message = "input has only reasoning that no model can read";
         return Err(InvalidRequest::field("input", message).into());
     }
+    if settings.background
+        && let Some(keep) = keep
+    {
+        let wanted = background::Wanted { keep, settings, shows_reasoning, request };
+        return background::create(&context, caller, wanted).await;
+    }
     let body = completion::write(&context, &request).await?;
     let mut bound = lease.sibling();
     bound.grow(body.len()).map_err(|_full| busy())?;
     let body = bound.bind(body);
     let created_at = services.clock.now().unix_seconds();
     let answer = chat::respond(context, caller, Operation::Chat, body).await?;
-    let head = Head { id: id_of(&answer), created_at, settings, shows_reasoning };
+    let head =
+        Head { ids: Ids { response: id_of(&answer), shows_reasoning }, created_at, settings };
     if completion::is_stream(&answer) {
         return Ok(stream::stream_of(services, answer, head, keep, lease));
     }
     let now = services.clock.now().unix_seconds();
-    let translate = move |answer| Ok(write_answer(answer, &head, now));
+    let translate = move |answer| Ok(head.with(write_answer(answer, &head.ids, now)));
     let (headers, response) = completion::translate(answer, translate).await?;
     if let Some(keep) = keep {
         keep.store(&services, &response).await?;
     }
     Ok(completion::respond(&headers, &response))
+}
+
+fn check_background(services: &Services, request: &CreateRequest) -> Result<(), crate::Error> {
+    if request.background != Some(true) {
+        return Ok(());
+    }
+    let problem = if request.store == Some(false) {
+        "background needs store, since the response is read later"
+    } else if chat::is_agent(services, &request.model) {
+        "background is not available for the agent: read its answer or its stream"
+    } else {
+        return Ok(());
+    };
+    Err(InvalidRequest::field("background", problem).into())
 }
 
 /// The conversation of a request.
@@ -166,14 +186,18 @@ struct Keep {
 
 impl Keep {
     /// Stores a response. When this returns, it is durable.
-    async fn store(mut self, services: &Services, response: &Answer) -> Result<(), crate::Error> {
+    async fn store(self, services: &Services, response: &Answer) -> Result<(), crate::Error> {
+        Ok(services.responses.put(self.of(response)?).await?)
+    }
+
+    /// Returns what is stored for a response.
+    fn of(mut self, response: &Answer) -> Result<NewResponse, crate::Error> {
         let id = responses::id_of(&response.id);
         let id = id.ok_or_else(|| crate::Error::internal("the response has no ID"))?;
         identify(&mut self.input, &response.id);
         let Self { organization, previous, input } = self;
         let input = to_raw_value(&input).map_err(crate::Error::internal)?;
         let response = to_raw_value(response).map_err(crate::Error::internal)?;
-        let new = NewResponse { organization, id, previous, input, response };
-        Ok(services.responses.put(new).await?)
+        Ok(NewResponse { organization, id, previous, input, response })
     }
 }

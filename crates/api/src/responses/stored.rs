@@ -1,17 +1,15 @@
 //! Stored responses: reading, following and deleting them, and the items of their input.
 
 use bytes::Bytes;
-use futures_util::stream;
 use hyper::StatusCode;
-use orrery_dialects::responses::replay;
 use serde::Deserialize;
-use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::TAG;
+use super::{TAG, background};
 use crate::Context;
 use crate::doc::{Doc, ErrorForm, Kind, Param, ResponseDoc};
-use orrery_http::{Response, response, sse};
+use orrery_domain::ids::{ExecutionId, OrganizationId};
+use orrery_http::{Response, response};
 use orrery_responses::{self as responses, Found};
 use orrery_wire::responses::answer::{Deleted, ItemList, Response as Answer};
 use orrery_wire::responses::event::Event;
@@ -43,7 +41,8 @@ pub(crate) const GET: Doc = Doc {
     ],
     description: "Returns a stored response. With `stream`, returns it as server-sent events, in \
                   which each part is one piece, so that the numbers of the events are the same each \
-                  time; `starting_after` skips those that the client has.",
+                  time; `starting_after` skips those that the client has. The stream of a response in \
+                  the background waits for its end.",
     ..Doc::new(TAG, "get_response", "Get a response")
 };
 
@@ -54,48 +53,55 @@ pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
     let after = query.get("starting_after").is_some();
     let after =
         if after { Some(query.number("starting_after", 0..=u32::MAX.into(), 0)?) } else { None };
-    let Found { response, .. } = find(&context).await?;
+    let (organization, id) = named_id(&context)?;
+    let services = &context.services;
     if !is_stream {
+        let found = services.background.find(organization, id).await?;
+        let response = found.ok_or_else(|| missing(&context))?;
         return Ok(response::json_text(StatusCode::OK, Bytes::from(response.get().to_owned())));
     }
-    let response: Value = serde_json::from_str(response.get()).map_err(crate::Error::internal)?;
     let skipped = after.and_then(|after| usize::try_from(after).ok()).map_or(0, |after| after + 1);
-    let events: Vec<Bytes> = replay(&response).iter().skip(skipped).map(text_of).collect();
-    Ok(sse::stream(stream::iter(events)))
-}
-
-/// Returns an event as text. Its type is also its name.
-fn text_of(event: &Value) -> Bytes {
-    let name = event.get("type").and_then(Value::as_str).unwrap_or_default();
-    format!("event: {name}\ndata: {event}\n\n").into()
+    background::follow(&context.services, organization, id, skipped)
+        .await?
+        .ok_or_else(|| missing(&context))
 }
 
 async fn find(context: &Context) -> Result<Found, crate::Error> {
-    let organization = context.caller()?.organization;
-    let id = context.request.param("id");
-    let missing = || responses::Error::NoResponse { id: id.to_owned() };
-    let parsed = responses::id_of(id).ok_or_else(missing)?;
-    let found = context.services.responses.find(organization, parsed).await?;
-    Ok(found.ok_or_else(missing)?)
+    let (organization, id) = named_id(context)?;
+    let found = context.services.responses.find(organization, id).await?;
+    found.ok_or_else(|| missing(context))
+}
+
+/// Returns the response in the path.
+pub(super) fn named_id(context: &Context) -> Result<(OrganizationId, ExecutionId), crate::Error> {
+    let id = responses::id_of(context.request.param("id")).ok_or_else(|| missing(context))?;
+    Ok((context.caller()?.organization, id))
+}
+
+pub(super) fn missing(context: &Context) -> crate::Error {
+    responses::Error::NoResponse { id: context.request.param("id").to_owned() }.into()
 }
 
 pub(crate) const DELETE: Doc = Doc {
     errors: ErrorForm::OpenAi,
     responses: &[ResponseDoc::json::<Deleted>(200, "The response is deleted"), NO_RESPONSE],
-    description: "Deletes a stored response. Responses that continue it can no longer be \
+    description: "Deletes a stored response, and cancels it if it has not ended. Responses that continue it can no longer be \
                   continued themselves.",
     ..Doc::new(TAG, "delete_response", "Delete a response")
 };
 
 /// `DELETE /v1/responses/{id}`
 pub(crate) async fn delete(context: Context) -> Result<Response, crate::Error> {
-    let organization = context.caller()?.organization;
-    let id = context.request.param("id").to_owned();
-    let missing = || responses::Error::NoResponse { id: id.clone() };
-    let parsed = responses::id_of(&id).ok_or_else(missing)?;
-    if !context.services.responses.delete(organization, parsed).await? {
-        return Err(missing().into());
+    let (organization, id) = named_id(&context)?;
+    let services = &context.services;
+    let found = services.responses.find(organization, id).await?;
+    if found.is_some_and(|found| found.is_open) {
+        services.background.cancel(organization, id).await?;
     }
+    if !services.responses.delete(organization, id).await? {
+        return Err(missing(&context));
+    }
+    let id = responses::shown(id);
     Ok(response::json(StatusCode::OK, &Deleted { id, object: "response", deleted: true }))
 }
 

@@ -2,8 +2,8 @@
 
 use orrery_wire::responses::ReasoningPart;
 use orrery_wire::responses::answer::{
-    IncompleteDetails, InputDetails, Item, ItemStatus, OutputDetails, Part as Shown, Response,
-    ResponseError, Role, Settings, Status, Usage as ShownUsage,
+    IncompleteDetails, InputDetails, Item, ItemStatus, Outcome, OutputDetails, Part as Shown,
+    Response, ResponseError, Role, Settings, Status, Usage as ShownUsage,
 };
 
 use super::items::output_text;
@@ -13,19 +13,39 @@ use crate::{Answer, End, Part, Reasoning, ToolCall, Usage};
 /// The parts of a response that are known before its answer.
 #[derive(Debug, Clone)]
 pub struct Head {
-    /// The ID of the response.
-    pub id: String,
+    pub ids: Ids,
     /// In Unix seconds.
     pub created_at: i64,
     pub settings: Settings,
+}
+
+impl Head {
+    /// Returns the response with this outcome.
+    #[must_use]
+    pub fn with(&self, outcome: Outcome) -> Response {
+        Response {
+            id: self.ids.response.clone(),
+            object: "response",
+            created_at: self.created_at,
+            outcome,
+            settings: self.settings.clone(),
+        }
+    }
+}
+
+/// What the items of an answer depend on, other than the answer.
+#[derive(Debug, Clone)]
+pub struct Ids {
+    /// The ID of the response.
+    pub response: String,
     /// Whether `encrypted_content` repeats the text of reasoning.
     pub shows_reasoning: bool,
 }
 
-impl Head {
+impl Ids {
     /// Returns the ID of an item of the answer.
     pub(super) fn item_id(&self, prefix: &str, index: usize) -> String {
-        format!("{prefix}_{}_{index}", digits(&self.id))
+        format!("{prefix}_{}_{index}", digits(&self.response))
     }
 
     /// Returns the ID of a call. One that the model's server does not give is made from the
@@ -52,29 +72,24 @@ impl Head {
     }
 }
 
-/// Returns a response without an answer.
+/// Returns the outcome of a response without an answer.
 #[must_use]
-pub fn begun(head: &Head, status: Status) -> Response {
-    Response {
-        id: head.id.clone(),
-        object: "response",
-        created_at: head.created_at,
+pub fn begun(status: Status) -> Outcome {
+    Outcome {
         completed_at: None,
         status,
         error: None,
         incomplete_details: None,
         output: Vec::new(),
         usage: None,
-        settings: head.settings.clone(),
     }
 }
 
-/// Returns a response that failed after `output`. The kind of the error is that of OpenAI's error
-/// body.
+/// Returns the outcome of a response that failed before its answer began. The kind of the error is
+/// that of OpenAI's error body.
 #[must_use]
-pub fn failed(head: &Head, output: Vec<Item>, kind: &str, message: String) -> Response {
-    let error = ResponseError { code: code_of(kind), message };
-    Response { error: Some(error), output, ..begun(head, Status::Failed) }
+pub fn failed(kind: &str, message: String) -> Outcome {
+    Outcome { error: Some(ResponseError { code: code_of(kind), message }), ..begun(Status::Failed) }
 }
 
 /// Returns the code of a failed response for the kind of an error in OpenAI's form.
@@ -88,34 +103,34 @@ pub(super) fn code_of(kind: &str) -> &'static str {
 
 /// Writes a complete answer, which ended at `now`, in Unix seconds.
 #[must_use]
-pub fn write_answer(answer: Answer, head: &Head, now: i64) -> Response {
+pub fn write_answer(answer: Answer, ids: &Ids, now: i64) -> Outcome {
     let mut output: Vec<Item> = Vec::with_capacity(answer.parts.len());
     let status = item_status(&answer.end);
     for part in answer.parts {
         let index = output.len();
         match part {
-            Part::Text(text) => say(head, &mut output, status, output_text(&text)),
-            Part::Refusal(refusal) => say(head, &mut output, status, Shown::Refusal { refusal }),
-            Part::Reasoning(said) => output.push(head.reasoning(index, status, &said)),
+            Part::Text(text) => say(ids, &mut output, status, output_text(&text)),
+            Part::Refusal(refusal) => say(ids, &mut output, status, Shown::Refusal { refusal }),
+            Part::Reasoning(said) => output.push(ids.reasoning(index, status, &said)),
             Part::ToolCall(ToolCall { id, name, arguments }) => output.push(Item::FunctionCall {
-                id: head.item_id("fc", index),
+                id: ids.item_id("fc", index),
                 status,
-                call_id: head.call_id(id, index),
+                call_id: ids.call_id(id, index),
                 name,
                 arguments,
             }),
             Part::Image(_) | Part::ToolResult { .. } => {}
         }
     }
-    ended(head, output, &answer.end, answer.usage, now)
+    ended(output, &answer.end, answer.usage, now)
 }
 
 /// Adds a part to the last message, or in a new one.
-fn say(head: &Head, output: &mut Vec<Item>, status: ItemStatus, part: Shown) {
+fn say(ids: &Ids, output: &mut Vec<Item>, status: ItemStatus, part: Shown) {
     if let Some(Item::Message { content, .. }) = output.last_mut() {
         return content.push(part);
     }
-    let id = head.item_id("msg", output.len());
+    let id = ids.item_id("msg", output.len());
     output.push(Item::Message { id, status, role: Role::Assistant, content: vec![part] });
 }
 
@@ -141,15 +156,15 @@ pub(super) fn item_status(end: &End) -> ItemStatus {
     if *end == End::TokenLimit { ItemStatus::Incomplete } else { ItemStatus::Completed }
 }
 
-pub(super) fn ended(head: &Head, output: Vec<Item>, end: &End, usage: Usage, now: i64) -> Response {
+pub(super) fn ended(output: Vec<Item>, end: &End, usage: Usage, now: i64) -> Outcome {
     let incomplete_details = incomplete(end, &output);
     let is_complete = incomplete_details.is_none();
-    Response {
+    Outcome {
         completed_at: is_complete.then_some(now),
         incomplete_details,
         output,
         usage: Some(usage_of(usage)),
-        ..begun(head, if is_complete { Status::Completed } else { Status::Incomplete })
+        ..begun(if is_complete { Status::Completed } else { Status::Incomplete })
     }
 }
 

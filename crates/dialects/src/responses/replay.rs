@@ -29,11 +29,12 @@ pub fn replay(response: &Value) -> Vec<Value> {
     events
 }
 
-/// Returns the first events of a response that has not ended. They are also the first ones of
+/// Returns the first events of a background response that waits. They are also the first ones of
 /// [`replay`].
 #[must_use]
 pub fn replay_begin(response: &Value) -> Vec<Value> {
     let mut events = begin(response);
+    events.pop();
     number(&mut events);
     events
 }

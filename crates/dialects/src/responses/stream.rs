@@ -1,6 +1,8 @@
 //! Writes the events of a stream.
 
-use orrery_wire::responses::answer::{Item, ItemStatus, Part as Shown, Response, Role, Status};
+use orrery_wire::responses::answer::{
+    Item, ItemStatus, Outcome, Part as Shown, Response, Role, Status,
+};
 use orrery_wire::responses::event::{Event as Sent, EventKind as Kind, PartPlace};
 
 use super::answer::{Head, begun, code_of, ended, failed, item_status};
@@ -64,7 +66,7 @@ impl StreamWriter {
 
     /// Writes the first events.
     pub fn start(&mut self, sent: &mut Vec<Sent>) {
-        let response = Box::new(begun(&self.head, Status::InProgress));
+        let response = Box::new(self.head.with(begun(Status::InProgress)));
         self.send(Kind::Created { response: response.clone() }, sent);
         self.send(Kind::InProgress { response }, sent);
     }
@@ -85,9 +87,9 @@ impl StreamWriter {
                 self.close(ItemStatus::Completed, sent);
                 let output_index = self.output.len();
                 let item = Item::FunctionCall {
-                    id: self.head.item_id("fc", output_index),
+                    id: self.head.ids.item_id("fc", output_index),
                     status: ItemStatus::InProgress,
-                    call_id: self.head.call_id(id, output_index),
+                    call_id: self.head.ids.call_id(id, output_index),
                     name: name.clone(),
                     arguments: String::new(),
                 };
@@ -116,12 +118,13 @@ impl StreamWriter {
         let end = end.of_parts(!self.calls.is_empty(), self.is_refused);
         let status = item_status(&end);
         self.close_all(status, sent);
-        ended(&self.head, std::mem::take(&mut self.output), &end, self.usage, now)
+        let output = std::mem::take(&mut self.output);
+        self.head.with(ended(output, &end, self.usage, now))
     }
 
     /// Writes the last event.
     pub fn last(&mut self, response: Response, sent: &mut Vec<Sent>) {
-        let is_complete = response.status == Status::Completed;
+        let is_complete = response.outcome.status == Status::Completed;
         let response = Box::new(response);
         let kind =
             if is_complete { Kind::Completed { response } } else { Kind::Incomplete { response } };
@@ -134,7 +137,8 @@ impl StreamWriter {
         self.close_all(ItemStatus::Incomplete, &mut unsent);
         self.next = next;
         let output = std::mem::take(&mut self.output);
-        let response = failed(&self.head, output, kind, message.clone());
+        let outcome = Outcome { output, ..failed(kind, message.clone()) };
+        let response = self.head.with(outcome);
         self.send(Kind::Error { code: code_of(kind), message, param: None }, sent);
         self.send(Kind::Failed { response: Box::new(response.clone()) }, sent);
         response
@@ -178,13 +182,13 @@ impl StreamWriter {
             let (index, status) = (self.output.len(), ItemStatus::InProgress);
             let item = match kind {
                 Open::Text | Open::Refusal => Item::Message {
-                    id: self.head.item_id("msg", index),
+                    id: self.head.ids.item_id("msg", index),
                     status,
                     role: Role::Assistant,
                     content: Vec::new(),
                 },
                 Open::Reasoning => Item::Reasoning {
-                    id: self.head.item_id("rs", index),
+                    id: self.head.ids.item_id("rs", index),
                     status,
                     summary: Vec::new(),
                     content: Vec::new(),
@@ -227,7 +231,7 @@ impl StreamWriter {
             Some(Item::Message { content, .. }) => content.push(part_of(kind, text)),
             Some(reasoning @ Item::Reasoning { .. }) => {
                 let said = Reasoning { text, signature };
-                *reasoning = self.head.reasoning(index, ItemStatus::InProgress, &said);
+                *reasoning = self.head.ids.reasoning(index, ItemStatus::InProgress, &said);
             }
             _ => {}
         }

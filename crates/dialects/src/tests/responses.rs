@@ -8,7 +8,7 @@ use orrery_wire::responses::{Input, Item};
 use super::*;
 use crate::Event;
 use crate::responses::{
-    Head, StreamWriter as Writer, begun, identify, of_input, read as of_responses, replay,
+    Head, Ids, StreamWriter as Writer, begun, identify, of_input, read as of_responses, replay,
     replay_begin, response_of_item, settings, write_answer as write_response,
 };
 
@@ -147,10 +147,9 @@ fn normal(mut request: Request) -> Request {
 fn head() -> Head {
     let (wire, _) = wire(with_items(json!([{"role": "user", "content": "hi"}]))).unwrap();
     Head {
-        id: "resp_7".to_owned(),
+        ids: Ids { response: "resp_7".to_owned(), shows_reasoning: false },
         created_at: 5,
         settings: settings(&wire),
-        shows_reasoning: false,
     }
 }
 
@@ -205,7 +204,7 @@ fn check_stream(events: &[Sent], response: &Response) {
             _ => {}
         }
     }
-    assert_eq!(json!(output), serde_json::to_value(&response.output).unwrap());
+    assert_eq!(json!(output), serde_json::to_value(&response.outcome.output).unwrap());
 }
 
 /// Checks that a response is repeated with the same kinds of events as its stream.
@@ -254,7 +253,7 @@ proptest! {
         let choice = json!({"message": sent["messages"][0], "finish_reason": "stop"});
         let whole = json!({"choices": [choice], "usage": usage});
         let whole = read_answer(whole.to_string().as_bytes()).unwrap();
-        let whole = write_response(whole, &head(), 9);
+        let whole = head().with(write_response(whole, &head().ids, 9));
         let deltas = deltas(&message, size);
         let chunks = deltas.iter().map(|delta| json!({"choices": [{"index": 0, "delta": delta}]}));
         let end = json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]});
@@ -383,7 +382,7 @@ fn response_reports_why_it_ended() {
     let whole = |choice: Value| {
         let answer = json!({"choices": [choice]});
         let answer = read_answer(answer.to_string().as_bytes()).unwrap();
-        write_response(answer, &head(), 9)
+        write_response(answer, &head().ids, 9)
     };
     let said = |finish: &str| json!({"message": {"content": "a"}, "finish_reason": finish});
     for (choice, status, reason) in [
@@ -426,7 +425,7 @@ fn response_stream_keeps_mixed_calls_apart() {
         says,
     ]);
     check_stream(&events, &response);
-    let output = serde_json::to_value(&response.output).unwrap();
+    let output = serde_json::to_value(&response.outcome.output).unwrap();
     assert_eq!(output[0]["content"][1], json!({"type": "refusal", "refusal": "no"}));
     assert_eq!((&output[1]["arguments"], &output[2]["arguments"]), (&json!("{}"), &json!("[]")));
     assert_eq!(output[3]["content"][0]["text"], "a");
@@ -450,7 +449,7 @@ fn response_stream_that_fails_keeps_what_was_said() {
 
 #[test]
 fn response_has_every_field_of_the_schema() {
-    let response = serde_json::to_value(begun(&head(), Status::Queued)).unwrap();
+    let response = serde_json::to_value(head().with(begun(Status::Queued))).unwrap();
     for field in [
         "id",
         "object",

@@ -21,6 +21,18 @@ pub struct Response {
     pub object: &'static str,
     /// When the request came, in Unix seconds.
     pub created_at: i64,
+    /// The state of the response, and its answer.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+    /// The settings of the request.
+    #[serde(flatten)]
+    pub settings: Settings,
+}
+
+/// The state of a response, and its answer.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(rename = "ResponseOutcome")]
+pub struct Outcome {
     /// When the response was complete, in Unix seconds. Null if it is not.
     pub completed_at: Option<i64>,
     /// The status of the response.
@@ -33,9 +45,6 @@ pub struct Response {
     pub output: Vec<Item>,
     /// The tokens of the call, and their cost. Null until the end.
     pub usage: Option<Usage>,
-    /// The settings of the request.
-    #[serde(flatten)]
-    pub settings: Settings,
 }
 
 /// The settings of a request, with their defaults.
