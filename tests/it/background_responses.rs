@@ -69,6 +69,7 @@ async fn background_stream_waits_for_the_end() {
     let first = events(&reading.until("\"sequence_number\":1}\n\n").await);
     assert_eq!(kinds(&first), ["response.created", "response.queued"]);
     let response = first[0]["response"].clone();
+    up.arrived(1).await;
     let cancelled = cancel(&service, &response).await.expect(200);
     assert_eq!(cancelled["status"], "cancelled");
     let rest = events(&reading.rest().await);

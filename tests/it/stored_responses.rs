@@ -64,7 +64,12 @@ async fn stored_response_is_sealed_to_its_organization() {
     let (up, service) = start("").await;
     up.says("hi", 1, 1);
     let said = create(&service, json!({})).await;
-    for (method, more) in [(Method::GET, ""), (Method::DELETE, ""), (Method::GET, "/input_items")] {
+    for (method, more) in [
+        (Method::GET, ""),
+        (Method::DELETE, ""),
+        (Method::POST, "/cancel"),
+        (Method::GET, "/input_items"),
+    ] {
         let foreign = service.ask(Role::Base, method, &path(&said, more)).key(&service.other_key);
         expect_error(&foreign.send().await, 404, "invalid_request_error");
     }

@@ -65,18 +65,19 @@ struct Named {
 struct Reading<'a> {
     lease: &'a mut Lease,
     bytes: u64,
-    reserved: usize,
 }
 
 impl Reading<'_> {
     fn take(&mut self, stored: &Stored) -> Result<(), Error> {
-        let bytes = stored.input.len().saturating_add(stored.response.len());
+        self.take_bytes(stored.input.len().saturating_add(stored.response.len()))
+    }
+
+    fn take_bytes(&mut self, bytes: u64) -> Result<(), Error> {
         self.bytes = self.bytes.saturating_add(bytes);
         if self.bytes > BYTES_MAX {
             return Err(Error::TooLarge);
         }
         let copies = usize::try_from(bytes.saturating_mul(ITEM_COPIES)).unwrap_or(usize::MAX);
-        self.reserved = self.reserved.saturating_add(copies);
         self.lease.grow(copies).map_err(|_full| Error::Busy)
     }
 }
@@ -93,7 +94,7 @@ impl Responses {
         last: ExecutionId,
         lease: &mut Lease,
     ) -> Result<Vec<Item>, Error> {
-        let mut reading = Reading { lease, bytes: 0, reserved: 0 };
+        let mut reading = Reading { lease, bytes: 0 };
         let mut newest_first = Vec::new();
         let mut next = Some(last);
         while let Some(id) = next {
@@ -129,7 +130,7 @@ impl Responses {
         items: &mut [Item],
         lease: &mut Lease,
     ) -> Result<(), Error> {
-        let mut reading = Reading { lease, bytes: 0, reserved: 0 };
+        let mut reading = Reading { lease, bytes: 0 };
         let mut known: HashMap<ExecutionId, HashMap<String, Box<RawValue>>> = HashMap::new();
         for item in items {
             let Item::Reference(reference) = &*item else { continue };
@@ -149,6 +150,8 @@ impl Responses {
             }
             let found = known.get(&response).and_then(|items| items.get(&reference.id));
             let found = found.ok_or_else(missing)?;
+            // An item may be referred to any number of times.
+            reading.take_bytes(found.get().len() as u64)?;
             *item = serde_json::from_str(found.get())
                 .map_err(|error| storage::Error::malformed("response", error))?;
         }

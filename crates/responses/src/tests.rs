@@ -119,6 +119,11 @@ async fn references_are_replaced_by_items_of_own_responses() {
     let organization = ORGANIZATION.into();
     responses.resolve(organization, &mut items, &mut lease(1 << 20)).await.unwrap();
     assert!(matches!(items.as_slice(), [Item::Answer(_), Item::Message(_)]), "{items:?}");
+    let long = put(&responses, None, &"x".repeat(1 << 20)).await;
+    let long = long.to_string().replace('-', "");
+    let mut items = vec![reference(format!("msg_{long}_0")); 20];
+    let many = responses.resolve(organization, &mut items, &mut lease(1 << 30)).await;
+    assert!(matches!(many, Err(Error::TooLarge)), "each copy counts");
     let other: ExecutionId = new_id();
     let other = other.to_string().replace('-', "");
     for missing in [format!("msg_{digits}_7"), format!("msg_{other}_0"), "x".to_owned()] {

@@ -79,7 +79,8 @@ pub(super) fn named_id(context: &Context) -> Result<(OrganizationId, ExecutionId
 }
 
 pub(super) fn missing(context: &Context) -> crate::Error {
-    responses::Error::NoResponse { id: context.request.param("id").to_owned() }.into()
+    let id = context.request.param("id");
+    crate::Error::not_found(format!("there is no stored response '{id}'"))
 }
 
 pub(crate) const DELETE: Doc = Doc {
