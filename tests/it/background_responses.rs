@@ -140,3 +140,19 @@ async fn background_response_is_refused_where_it_cannot_be_kept() {
     let answer = ask(&alone, &body).send().await;
     assert_eq!(expect_error(&answer, 404, "invalid_request_error")["code"], "model_not_found");
 }
+
+#[tokio::test]
+async fn background_response_continues_after_a_restart() {
+    let (up, service) = start(PRICE).await;
+    up.is_silent();
+    let queued = create(&service, json!({})).await;
+    up.arrived(1).await;
+    up.says("hi", 30, 20);
+    let service = service.restart().await;
+    let done = ended(&service, &queued).await;
+    assert_eq!((&done["status"], &done["usage"]["cost"]), (&json!("completed"), &json!(0.023)));
+    let rows = service.get("/v2/executions?type=chat").await.expect(200);
+    assert_eq!(rows["executions"].as_array().unwrap().len(), 1, "one row for both calls");
+    let balance = service.get("/v1/billing/balance").await.expect(200);
+    assert_eq!(balance["balance_usd"], -0.023);
+}
