@@ -18,7 +18,7 @@
 //! cli
 //! app
 //! api
-//! agent
+//! agent       responses
 //! chat        backup
 //! catalog     workflows
 //! engine
@@ -50,8 +50,8 @@
 //! | `catalog` | loads models from manifests, and reloads them at run time |
 //! | `chat` | the chat router: OpenAI-compatible chat and embeddings, by local models or the upstream; typed decisions |
 //! | `agent` | an agent that uses models and workflows for a client, with memory |
-//! | `batches` | files of requests that are answered in the background, each line once |
-//! | `backup` | online backups in one file; only complete backups can be restored |
+//! | `responses` | stored responses of OpenAI's Responses API, and the conversations that continue them |
+//! | `backup` | online backups in one file; only complete ones are restored |
 //! | `api` | the HTTP APIs: the route table on one screen, one file per resource; the embedded dashboard |
 //! | `app` | the composition root: starts everything in order and stops it in reverse |
 //! | `cli` | the command line, and the load generator of `orrery bench` |

@@ -68,6 +68,8 @@ mod private;
 mod providers;
 #[path = "crash/redrives.rs"]
 mod redrives;
+#[path = "crash/responses.rs"]
+mod responses;
 #[path = "crash/schedules.rs"]
 mod schedules;
 #[path = "crash/starts.rs"]

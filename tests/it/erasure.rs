@@ -56,6 +56,15 @@ async fn fill(service: &Service, provider: &Provider) {
     let secret = service.ask(Role::Base, Method::PUT, "/v1/secrets/token").key(&service.key);
     secret.json(&json!({"value": "v"})).send().await.expect(201);
     let services = &service.running.services;
+    let json = |text: &str| serde_json::value::RawValue::from_string(text.to_owned()).unwrap();
+    let response = orrery_responses::NewResponse {
+        organization: service.organization.id,
+        id: orrery_runtime::new_id(),
+        previous: None,
+        input: json("[]"),
+        response: json(&format!("[\"{}\"]", "x".repeat(100_000))),
+    };
+    services.responses.put(response).await.unwrap();
     let billing = services.billing.by(Actor::operator("test"));
     let amount = orrery_domain::money::Usd::from_dollars(5.0).unwrap();
     billing.top_up(service.organization.id, amount).await.unwrap();
@@ -99,7 +108,9 @@ async fn organization_is_deleted_with_all_of_its_data() {
     fill(&service, &provider).await;
     let id = service.organization.id;
     let before = tables_about(&service, id);
-    for table in ["Organization", "ApiKey", "Execution", "Delivery", "File", "Ledger", "Secret"] {
+    for table in
+        ["Organization", "ApiKey", "Execution", "Delivery", "File", "Ledger", "Secret", "Response"]
+    {
         assert!(before.iter().any(|name| name == table), "{table}: {before:?}");
     }
 

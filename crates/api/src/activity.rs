@@ -9,6 +9,7 @@ use hyper::StatusCode;
 
 use super::doc::Doc;
 use super::{Context, Services, doctor, root};
+use orrery_domain::chat;
 use orrery_domain::execution::{lane_of_model, lane_of_workflow};
 use orrery_domain::histogram::{Bucket, Histogram};
 use orrery_domain::ids::WorkflowId;
@@ -136,6 +137,8 @@ async fn described(services: &Services, found: LaneActivity) -> Lane {
         && let Ok(workflow) = services.workflows.by_id(id).await
     {
         described.name.clone_from(&workflow.slug);
+    } else if lane == chat::LANE {
+        "chat in the background".clone_into(&mut described.name);
     } else if name.is_empty() {
         "sessions".clone_into(&mut described.name);
     }

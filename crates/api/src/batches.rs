@@ -10,17 +10,16 @@ use super::doc::{Doc, ErrorForm, Kind, Param, RequestDoc, ResponseDoc};
 use super::idempotency_key::{self, Creation};
 use super::{Context, Services};
 use orrery_batches::{self as batches, Answered, Answering, Answers, LineRecord, New};
-use orrery_chat::{self as chat, Background, Caller, Companion, Companions, Failure, Outcome};
+use orrery_chat::{self as chat, Caller, Failure, Finished};
 use orrery_domain::batch::{self, Endpoint};
 use orrery_domain::chat::Operation;
 use orrery_domain::classify::ErrorClass;
-use orrery_domain::ids::{BatchId, ExecutionId, FileId};
-use orrery_engine as engine;
+use orrery_domain::ids::{BatchId, FileId};
+use orrery_engine::{self as engine, EndedCall};
 use orrery_http::request::Peer;
 use orrery_http::{self as http, Response, response};
 use orrery_records::idempotency::StoredResponse;
 use orrery_runtime::new_id;
-use orrery_storage::Commit;
 use orrery_wire::batch::{List, Request, View};
 
 const LIMIT_DEFAULT: u64 = 20;
@@ -176,11 +175,8 @@ impl Answers for BatchAnswers {
             let caller = Caller { organization, key, source };
             // All batches share the answers' memory as one more client.
             let lease = services.bodies.lease(&Peer::Tcp(([0, 0, 0, 0], 0).into()));
-            let companion = Background(Box::new(LineCompanion(record)));
-            let called =
-                services.chat.call_in_background(caller, operation, body, lease, companion).await;
-            match called {
-                Ok(_) | Err(chat::Error::Failed { .. }) => Answered::Called,
+            match services.chat.call_behind_others(caller, operation, body, lease).await {
+                Ok(finished) => self.record(finished, &record).await,
                 Err(chat::Error::Engine(engine::Error::Stopping)) => Answered::Stopping,
                 Err(
                     chat::Error::TokensUsedUp { .. }
@@ -188,20 +184,47 @@ impl Answers for BatchAnswers {
                     | chat::Error::Engine(_)
                     | chat::Error::Chains(_),
                 ) => Answered::Later,
-                Err(
-                    error @ (chat::Error::Invalid(_)
-                    | chat::Error::NoModel { .. }
-                    | chat::Error::Unserved { .. }),
-                ) => refused(error.into()).await,
+                Err(error) => {
+                    let (status, body) = body_of(error.into()).await;
+                    Answered::Refused { status, body }
+                }
             }
         })
     }
 }
 
-/// Converts an error to the answer of a line, in OpenAI's format.
-async fn refused(error: crate::Error) -> Answered {
-    let (status, body) = body_of(error).await;
-    Answered::Refused { status, body }
+impl BatchAnswers {
+    /// Records a call in one commit with the answer to its line. A transient failure is recorded
+    /// without an answer, unless the line is not tried again.
+    async fn record(&self, finished: Finished, record: &LineRecord) -> Answered {
+        let Finished { mut ended, answer } = finished;
+        let execution = ended.execution.id;
+        let (status, body) = match answer {
+            Ok(answer) => {
+                let body = String::from_utf8(answer.into()).ok();
+                let body = body.and_then(|text| RawValue::from_string(text).ok());
+                (200, body.unwrap_or_else(|| RawValue::NULL.to_owned()))
+            }
+            Err(failure) if is_transient(&failure) && !record.is_last_attempt() => {
+                return self.settle(ended).await;
+            }
+            Err(failure) => body_of(chat::Error::Failed { execution, failure }.into()).await,
+        };
+        match record.writes(status, &execution.to_string(), &body).await {
+            Ok(writes) => ended.beside.extend(writes),
+            // Nothing is charged, and the line is tried again.
+            Err(_unavailable) => return Answered::Later,
+        };
+        self.settle(ended).await
+    }
+
+    async fn settle(&self, ended: EndedCall) -> Answered {
+        match self.0.engine.record_call(ended).await {
+            Ok(()) => Answered::Called,
+            Err(engine::Error::Stopping) => Answered::Stopping,
+            Err(_unavailable) => Answered::Later,
+        }
+    }
 }
 
 /// Returns the status and the body that an OpenAI client would get.
@@ -211,36 +234,6 @@ async fn body_of(error: crate::Error) -> (u16, Box<RawValue>) {
     let text = String::from_utf8(bytes.into()).unwrap_or_default();
     let body = RawValue::from_string(text).unwrap_or_else(|_not_json| RawValue::NULL.to_owned());
     (head.status.as_u16(), body)
-}
-
-/// Stores the answer to a line in the commit that records its call.
-#[derive(Debug)]
-struct LineCompanion(LineRecord);
-
-impl Companion for LineCompanion {
-    fn writes<'a>(&'a self, execution: ExecutionId, outcome: Outcome<'a>) -> Companions<'a> {
-        Box::pin(async move {
-            let id = execution.to_string();
-            match outcome {
-                Outcome::Answered(answer) => {
-                    let text = String::from_utf8_lossy(answer).into_owned();
-                    let body = RawValue::from_string(text);
-                    let body = body.unwrap_or_else(|_not_json| RawValue::NULL.to_owned());
-                    self.0.writes(200, &id, &body).await
-                }
-                Outcome::Failed(failure) if is_transient(failure) && !self.0.is_last_attempt() => {
-                    Ok(Commit::new())
-                }
-                Outcome::Failed(failure) => {
-                    let failure = failure.clone();
-                    let error = chat::Error::Failed { execution, failure };
-                    let (status, body) = body_of(error.into()).await;
-                    self.0.writes(status, &id, &body).await
-                }
-                Outcome::Cancelled => Ok(Commit::new()),
-            }
-        })
-    }
 }
 
 /// Whether a later attempt may succeed.

@@ -21,6 +21,7 @@ use orrery_records::idempotency;
 use orrery_records::members;
 use orrery_records::schedules;
 use orrery_records::secrets;
+use orrery_responses as responses;
 use orrery_storage as storage;
 use orrery_webhooks::EndpointError;
 use orrery_wire::error::{Quota, Unpaid};
@@ -251,6 +252,32 @@ impl From<batches::Error> for Error {
             batches::Error::Ended(_) => Self::conflict(message),
             batches::Error::Files(error) => error.into(),
             batches::Error::Storage(error) => error.into(),
+        }
+    }
+}
+
+impl From<responses::Error> for Error {
+    fn from(error: responses::Error) -> Self {
+        let coded = |param: &str, code: &str| OpenAi {
+            kind: None,
+            param: Some(param.to_owned()),
+            code: Some(code.to_owned()),
+        };
+        let previous = "previous_response_id";
+        match error {
+            responses::Error::NoResponse { .. } => Self::not_found(error.to_string())
+                .with_open_ai(coded(previous, "previous_response_not_found")),
+            responses::Error::NoItem { .. } => {
+                Self::not_found(error.to_string()).with_open_ai(coded("input", "item_not_found"))
+            }
+            responses::Error::NotEnded { .. } => Self::bad_request(error.to_string())
+                .with_open_ai(coded(previous, "previous_response_not_ended")),
+            responses::Error::TooDeep | responses::Error::TooLarge => {
+                Self::bad_request(error.to_string())
+                    .with_open_ai(coded(previous, "context_length_exceeded"))
+            }
+            responses::Error::Busy => Self::busy(error.to_string()),
+            responses::Error::Storage(error) => error.into(),
         }
     }
 }

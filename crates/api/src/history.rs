@@ -28,9 +28,23 @@ const OFFSET_ROWS: u64 = 1000;
 const SHOWN_MAX: usize = 4 * 1024 * 1024;
 /// The values of `status` and their meaning. No execution is ever `starting`.
 const WORDS: [(&str, &[(Kind, Status)]); 10] = [
-    ("created", &[(Kind::Prediction, Status::Created), (Kind::Agent, Status::Created)]),
+    (
+        "created",
+        &[
+            (Kind::Prediction, Status::Created),
+            (Kind::Chat, Status::Created),
+            (Kind::Agent, Status::Created),
+        ],
+    ),
     ("starting", &[]),
-    ("processing", &[(Kind::Prediction, Status::Processing), (Kind::Agent, Status::Processing)]),
+    (
+        "processing",
+        &[
+            (Kind::Prediction, Status::Processing),
+            (Kind::Chat, Status::Processing),
+            (Kind::Agent, Status::Processing),
+        ],
+    ),
     (
         "success",
         &[

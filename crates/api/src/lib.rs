@@ -27,6 +27,7 @@ mod bulk_jobs;
 mod chains;
 mod changes;
 mod chat;
+mod completion;
 mod compress;
 mod content;
 mod context;
@@ -68,6 +69,7 @@ mod pauses;
 mod predictions;
 mod refused_key;
 mod request_metrics;
+mod responses;
 mod root;
 mod schedule_change;
 mod schedules;
@@ -372,6 +374,11 @@ pub const ROUTES: &[Route] = &[
     route!(&[Base], POST, "/v1/completions", Key, Body, Keyed, chat::text_completions, chat::TEXT_COMPLETIONS),
     route!(&[Base], POST, "/v1/rerank", Key, Body, Keyed, chat::rerank, chat::RERANK),
     route!(&[Base], POST, "/rerank", Key, Body, Keyed, chat::rerank, chat::RERANK_ALIAS),
+    route!(&[Base], POST, "/v1/responses", Key, Body, Keyed, responses::create, responses::CREATE),
+    route!(&[Base], GET, "/v1/responses/{id}", Key, Bare, Keyed, responses::get, responses::GET),
+    route!(&[Base], DELETE, "/v1/responses/{id}", Key, Bare, Keyed, responses::delete, responses::DELETE),
+    route!(&[Base], POST, "/v1/responses/{id}/cancel", Key, Body, Keyed, responses::cancel, responses::CANCEL),
+    route!(&[Base], GET, "/v1/responses/{id}/input_items", Key, Bare, Keyed, responses::input_items, responses::INPUT_ITEMS),
     route!(&[Base], POST, "/v1/messages", Key, Body, Keyed, messages::create, messages::CREATE),
     route!(&[Base], POST, "/v1/messages/count_tokens", Key, Body, Keyed, messages::count_tokens, messages::COUNT_TOKENS),
     route!(&[Base], GET, "/v1/llm-router/model-catalog", Key, Bare, Keyed, chat::models, chat::MODELS),

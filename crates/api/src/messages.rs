@@ -6,33 +6,25 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
-use http_body_util::BodyExt as _;
 use hyper::StatusCode;
-use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use orrery_dialects::messages::{StreamWriter, read, read_prompt, shows_thinking, write_answer};
-use orrery_dialects::{Request, Unreadable, chat as dialect};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
-use super::chat::{self, EXECUTION, X_EXECUTION_ID};
+use super::chat::{self, EXECUTION};
+use super::completion::{self, Came, Incoming, execution_of};
 use super::doc::{Doc, ErrorForm, RequestDoc, ResponseDoc};
 use super::{Context, Services};
 use orrery_domain::chat::Operation;
 use orrery_domain::raw_object::RawObject;
 use orrery_domain::time::Timestamp;
 use orrery_domain::token_bound::TokenBound;
-use orrery_http::event_stream::EventReader;
 use orrery_http::request::{self as http_request, busy};
-use orrery_http::sse::{self, HEARTBEAT};
-use orrery_http::{Body, Response, answers, response};
+use orrery_http::{Response, response, sse};
 use orrery_runtime as runtime;
 use orrery_wire::chat::{Model as ChatModel, ModelKind};
 use orrery_wire::messages::answer::{Answer, Event, TokenCount};
 use orrery_wire::messages::models::{Model, Models};
 use orrery_wire::messages::{CountRequest, CreateRequest};
-
-/// Maximum size of an event in the model's stream, in bytes: the router's own limit, plus room for
-/// the fields that the router adds.
-const EVENT_MAX: usize = 17 * 1024 * 1024;
 
 pub(crate) const CREATE: Doc = Doc {
     errors: ErrorForm::Anthropic,
@@ -56,7 +48,7 @@ pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Erro
     let request: CreateRequest = http_request::parse(&given)?;
     let shows_thinking = shows_thinking(&request);
     let request = read(request);
-    let body = completion(&context, &request).await?;
+    let body = completion::write(&context, &request).await?;
     drop(given);
     let caller = chat::caller_of(&context)?;
     let services = Arc::clone(&context.services);
@@ -72,7 +64,7 @@ pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Erro
         shows_thinking,
         request_id,
     };
-    if is_stream(&answer) {
+    if completion::is_stream(&answer) {
         return Ok(translation.stream(answer, estimate));
     }
     translation.whole(answer).await
@@ -96,7 +88,7 @@ pub(crate) const COUNT_TOKENS: Doc = Doc {
 pub(crate) async fn count_tokens(mut context: Context) -> Result<Response, crate::Error> {
     let request = read_prompt(context.request.json().await?);
     let services = &context.services;
-    let body = completion(&context, &request).await?;
+    let body = completion::write(&context, &request).await?;
     let counted = if chat::is_agent(services, &request.model) {
         None
     } else {
@@ -107,16 +99,6 @@ pub(crate) async fn count_tokens(mut context: Context) -> Result<Response, crate
     Ok(response::json(StatusCode::OK, &TokenCount { input_tokens }))
 }
 
-/// Converts the request to a chat completion.
-async fn completion(context: &Context, request: &Request) -> Result<Bytes, crate::Error> {
-    let server = match context.services.chat.is_own(&request.model).await {
-        true => dialect::ModelServer::Own,
-        false => dialect::ModelServer::Other,
-    };
-    let body = serde_json::to_vec(&dialect::write(request, server));
-    Ok(body.map_err(crate::Error::internal)?.into())
-}
-
 /// Estimates the tokens of a prompt.
 fn estimate(completion: &[u8]) -> u64 {
     let fields = serde_json::from_slice::<RawObject>(completion);
@@ -125,13 +107,7 @@ fn estimate(completion: &[u8]) -> u64 {
 
 /// Returns the ID of an answer, which is the ID of the call in the history.
 fn id_of(answer: &Response, request_id: &str) -> String {
-    let execution = answer.headers().get(X_EXECUTION_ID).and_then(|id| id.to_str().ok());
-    format!("msg_{}", execution.unwrap_or(request_id).replace('-', ""))
-}
-
-fn is_stream(answer: &Response) -> bool {
-    let kind = answer.headers().get(CONTENT_TYPE);
-    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+    format!("msg_{}", execution_of(answer).unwrap_or(request_id).replace('-', ""))
 }
 
 /// Translates an answer of a chat completion.
@@ -144,31 +120,17 @@ struct Translation {
 
 impl Translation {
     async fn whole(self, answer: Response) -> Result<Response, crate::Error> {
-        let (parts, body) = answer.into_parts();
-        let text = body.collect().await.map_err(crate::Error::internal)?.to_bytes();
-        let length = text.len();
-        let translate = move || {
-            let answer = dialect::read_answer(&text)?;
-            write_answer(answer, &self.id, &self.model, self.shows_thinking)
-        };
-        let translated = answers::parse_aside(length, translate).await;
-        let translated = translated.ok_or_else(|| crate::Error::internal("no translation"))?;
-        let mut answer = response::json(StatusCode::OK, &translated.map_err(unreadable)?);
-        for (name, value) in &parts.headers {
-            if name != CONTENT_TYPE && name != CONTENT_LENGTH {
-                answer.headers_mut().append(name, value.clone());
-            }
-        }
-        Ok(answer)
+        let translate =
+            move |answer| write_answer(answer, &self.id, &self.model, self.shows_thinking);
+        let (headers, translated) = completion::translate(answer, translate).await?;
+        Ok(completion::respond(&headers, &translated))
     }
 
     fn stream(self, answer: Response, estimate: u64) -> Response {
         let Self { id, model, shows_thinking, request_id } = self;
         let (parts, body) = answer.into_parts();
         let mut stream = Stream {
-            body,
-            events: EventReader::new(EVENT_MAX),
-            reader: dialect::StreamReader::default(),
+            incoming: Incoming::new(body),
             writer: StreamWriter::new(id, model, request_id, shows_thinking),
             is_over: false,
             last_sent: runtime::monotonic_now(),
@@ -178,26 +140,14 @@ impl Translation {
             let piece = stream.next().await?;
             Some((piece, stream))
         });
-        let mut answer = sse::stream(stream::once(async { first }).chain(rest));
-        for (name, value) in &parts.headers {
-            if !answer.headers().contains_key(name) {
-                answer.headers_mut().append(name, value.clone());
-            }
-        }
-        answer
+        let answer = sse::stream(stream::once(async { first }).chain(rest));
+        completion::with_headers(answer, &parts.headers)
     }
 }
 
-/// Returns the error for an answer that cannot be translated.
-fn unreadable(error: Unreadable) -> crate::Error {
-    crate::Error::status(StatusCode::BAD_GATEWAY, error.to_string())
-}
-
-/// A stream that is being translated. Dropping it drops the model's stream, which ends the call.
+/// A stream that is being translated.
 struct Stream {
-    body: Body,
-    events: EventReader,
-    reader: dialect::StreamReader,
+    incoming: Incoming,
     writer: StreamWriter,
     is_over: bool,
     last_sent: Instant,
@@ -207,19 +157,11 @@ impl Stream {
     /// Returns the next events as text, or a ping if no event arrives for a while.
     async fn next(&mut self) -> Option<Bytes> {
         while !self.is_over {
-            let beat = self.last_sent.checked_add(HEARTBEAT).unwrap_or(self.last_sent);
             let mut sent = Vec::new();
-            match timeout_at(beat, self.body.frame()).await {
-                Err(_elapsed) => sent.push(Event::Ping),
-                Ok(Some(Ok(frame))) => {
-                    if let Ok(piece) = frame.into_data() {
-                        self.events.push(&piece);
-                        self.translate(&mut sent);
-                    }
-                }
-                Ok(Some(Err(_)) | None) => {
-                    self.fail("the stream ended before the answer was complete", &mut sent);
-                }
+            let mut came = Some(self.incoming.next(self.last_sent).await);
+            while let Some(part) = came {
+                self.translate(part, &mut sent);
+                came = if self.is_over { None } else { self.incoming.ready() };
             }
             if !sent.is_empty() {
                 self.last_sent = runtime::monotonic_now();
@@ -229,37 +171,23 @@ impl Stream {
         None
     }
 
-    /// Translates the complete events that have arrived.
-    fn translate(&mut self, sent: &mut Vec<Event>) {
-        while !self.is_over {
-            let event = match self.events.next_event() {
-                Ok(Some(event)) => event,
-                Ok(None) => return,
-                Err(too_long) => return self.fail(&too_long.to_string(), sent),
-            };
-            match event.data.as_deref().map(<[u8]>::trim_ascii) {
-                // A comment that keeps the connection alive.
-                None => sent.push(Event::Ping),
-                Some(b"") => {}
-                Some(b"[DONE]") => {
-                    self.writer.finish(sent);
-                    self.is_over = true;
-                }
-                Some(data) => {
-                    if let Err(error) = self.translate_data(data, sent) {
-                        self.fail(&error.to_string(), sent);
+    fn translate(&mut self, came: Came, sent: &mut Vec<Event>) {
+        match came {
+            Came::Silence => sent.push(Event::Ping),
+            Came::Events(events) => {
+                for event in events {
+                    self.is_over |= matches!(event, orrery_dialects::Event::Failure { .. });
+                    if let Err(error) = self.writer.event(event, sent) {
+                        return self.fail(&error.to_string(), sent);
                     }
                 }
             }
+            Came::Done => {
+                self.writer.finish(sent);
+                self.is_over = true;
+            }
+            Came::Broken(reason) => self.fail(&reason, sent),
         }
-    }
-
-    fn translate_data(&mut self, data: &[u8], sent: &mut Vec<Event>) -> Result<(), Unreadable> {
-        for event in self.reader.event(data)? {
-            self.is_over |= matches!(event, orrery_dialects::Event::Failure { .. });
-            self.writer.event(event, sent)?;
-        }
-        Ok(())
     }
 
     fn fail(&mut self, message: &str, sent: &mut Vec<Event>) {

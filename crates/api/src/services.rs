@@ -35,6 +35,7 @@ use orrery_records::members::Members;
 use orrery_records::schedules::Schedules;
 use orrery_records::secrets::Secrets;
 use orrery_records::signed_urls::SignedUrls;
+use orrery_responses::{Background, Responses};
 use orrery_runtime::{Clock, SharedAnswers};
 use orrery_storage::{Sealer, Store};
 use orrery_webhooks::Outbox;
@@ -83,6 +84,8 @@ pub struct Keep {
     pub deliveries: Duration,
     /// Retention of inactive agent sessions.
     pub sessions: Duration,
+    /// Retention of stored responses.
+    pub responses: Duration,
 }
 
 /// A check that returns a message if the latest backup is late.
@@ -275,6 +278,8 @@ pub struct Services {
     pub batches: Batches,
     pub agent: Agent,
     pub decisions: Decisions,
+    pub responses: Responses,
+    pub background: Background,
     pub engine: Engine,
     pub workflows: Workflows,
     pub outbox: Outbox,

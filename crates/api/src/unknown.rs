@@ -164,8 +164,9 @@ fn with_warnings(text: &[u8], found: &[String]) -> Option<Bytes> {
 /// Returns the top-level field names in the schema of a route's body; `None` if the schema lists no
 /// names.
 fn known_of(route: &Route) -> Option<Arc<[String]>> {
-    // OpenAI clients send fields that are meant for other servers.
-    if route.access == Access::Local || route.doc.errors == ErrorForm::OpenAi {
+    // OpenAI clients send fields that are meant for other servers, to which chat passes them on.
+    let is_passed_on = route.doc.errors == ErrorForm::OpenAi && route.doc.tag != RESPONSES;
+    if route.access == Access::Local || is_passed_on {
         return None;
     }
     let request = route.doc.request.filter(|one| one.media_type == "application/json")?;

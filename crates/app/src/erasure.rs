@@ -18,9 +18,8 @@ const RETRY: Duration = Duration::from_secs(60);
 /// Number of rows deleted per commit.
 const BATCH_MAX: usize = 256;
 
-/// The tables whose keys begin with the organization and whose rows may remain after the layers
-/// have deleted their data.
-const OF_ORGANIZATION: [Table; 27] = [
+/// The tables whose keys begin with the organization and whose rows may be left over.
+const OF_ORGANIZATION: [Table; 29] = [
     Table::ApiKeyId,
     Table::KeyUse,
     Table::Execution,
@@ -48,6 +47,8 @@ const OF_ORGANIZATION: [Table; 27] = [
     Table::Schedule,
     Table::WebhookEndpoint,
     Table::BulkJob,
+    Table::Response,
+    Table::ResponseCount,
 ];
 
 /// Erases the data of deleted organizations until shutdown.
@@ -98,6 +99,7 @@ async fn erase(services: &Services, organization: &Organization) -> anyhow::Resu
     }
     services.engine.erase(id).await?;
     services.agent.forget_unused(id, Duration::ZERO).await?;
+    services.responses.erase(id).await?;
     services.outbox.erase(id).await?;
     services.batches.erase(id).await?;
     services.files.erase(id).await?;

@@ -89,8 +89,8 @@ pub(crate) async fn run(
 
 /// Returns the number of intervals between sweeps of data with a retention period; at least one.
 fn looks_between(keep: &Keep) -> u32 {
-    let Keep { executions, payloads, deliveries, sessions } = *keep;
-    let shortest = executions.min(payloads).min(deliveries).min(sessions);
+    let Keep { executions, payloads, deliveries, sessions, responses } = *keep;
+    let shortest = executions.min(payloads).min(deliveries).min(sessions).min(responses);
     let looks = (shortest / SWEEPS_EACH).as_secs() / EVERY.as_secs();
     u32::try_from(looks).unwrap_or(OTHERS_EVERY_MAX).clamp(1, OTHERS_EVERY_MAX)
 }
@@ -270,6 +270,10 @@ async fn apply_retention(services: &Services) -> anyhow::Result<()> {
         }
         let unused = services.agent.forget_unused(organization.id, keep.sessions).await;
         report("unused sessions", unused);
+        if let Some(cutoff) = now.before(keep.responses) {
+            let swept = services.responses.purge_before(organization.id, cutoff).await;
+            report("old responses", swept);
+        }
         if let Some(cutoff) = now.before(keep.executions) {
             let swept = services.engine.purge_before(organization.id, cutoff).await;
             report("old executions", swept);
@@ -294,6 +298,7 @@ mod tests {
             payloads: 30 * day,
             deliveries: 30 * day,
             sessions: 30 * day,
+            responses: 30 * day,
         };
         for (kept, looks) in [(90 * day, 60), (day / 24, 6), (EVERY, 1), (EVERY * 30, 3)] {
             assert_eq!(looks_between(&keep(kept)), looks, "{kept:?}");

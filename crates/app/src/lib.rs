@@ -155,10 +155,13 @@ fn open(
         bodies: Arc::clone(&bodies),
         doors,
     };
+    let (responses, background) = router::responses(&store, &clock, &chat, &engine, &bodies);
     Ok(Arc::new(Services {
         alerts: alerts::open(config, &clock, &hosts),
         agent: Agent::new(dependencies, router::agent_options(config)),
         decisions: router::decisions(config, tasks, &clock, &chat),
+        background,
+        responses,
         chat,
         batches: batches(&store, &clock, &files),
         settings: Settings { control_token, ..settings(config, hosts) },

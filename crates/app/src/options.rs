@@ -81,6 +81,7 @@ pub(super) fn live(config: &Config) -> Live {
             payloads: config.retention.payloads,
             deliveries: config.retention.deliveries,
             sessions: config.retention.sessions,
+            responses: config.retention.responses,
         },
         rate: limiter(config),
         link_rate: limiter(config),

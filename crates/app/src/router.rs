@@ -1,5 +1,7 @@
 //! Creates the chat router, the decision service and the agent from the configuration.
 
+use std::sync::Arc;
+
 use anyhow::Context;
 use hyper::header::HeaderValue;
 
@@ -11,8 +13,10 @@ use orrery_config::{Config, McpServer, McpTransport};
 use orrery_domain::model::Pricing;
 use orrery_domain::money::Usd;
 use orrery_engine::Engine;
+use orrery_http::budget::Budget;
 use orrery_http::client::{Builder, Client};
 use orrery_records::chains::Chains;
+use orrery_responses::{self as responses, Background, Responses};
 use orrery_runtime::{Clock, Tasks};
 use orrery_storage::Store;
 
@@ -116,4 +120,23 @@ fn mcp_server(server: &McpServer) -> servers::Settings {
         }
     };
     servers::Settings { name: server.name.clone(), transport, allow: server.allow.clone() }
+}
+
+/// Opens the stored responses, and those in the background.
+pub(crate) fn responses(
+    store: &Store,
+    clock: &Clock,
+    chat: &Chat,
+    engine: &Engine,
+    bodies: &Arc<Budget>,
+) -> (Responses, Background) {
+    let responses = Responses::new(store.clone(), clock.clone());
+    let dependencies = responses::Dependencies {
+        responses: responses.clone(),
+        clock: clock.clone(),
+        chat: chat.clone(),
+        engine: engine.clone(),
+        bodies: Arc::clone(bodies),
+    };
+    (responses, Background::new(dependencies))
 }

@@ -4,8 +4,6 @@
 //! connection to the model, and records the call with the output sent so far. The reservation and
 //! the count of tokens in flight are released once the record is on disk.
 
-use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +39,9 @@ use orrery_storage::Commit;
 /// The `Retry-After` header for a full queue, in seconds.
 const QUEUE_RETRY: HeaderValue = HeaderValue::from_static("5");
 
+/// Pause before a call in the background tries a full queue again.
+const QUEUE_PAUSE: Duration = Duration::from_secs(1);
+
 /// Maximum wait for a free slot at a model.
 const PLACE_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -64,30 +65,6 @@ pub enum Answer {
 /// The channel for the response. The channel is closed if the client has disconnected.
 pub(super) type Reply = oneshot::Sender<Result<Answer, Error>>;
 
-/// How a call ended, for the [`Companion`] of its record.
-#[derive(Debug, Clone, Copy)]
-pub enum Outcome<'a> {
-    /// The answer as JSON.
-    Answered(&'a Bytes),
-    Failed(&'a Failure),
-    /// The caller was dropped before the answer began.
-    Cancelled,
-}
-
-/// A future that resolves to writes.
-pub type Companions<'a> =
-    Pin<Box<dyn Future<Output = Result<Commit, orrery_storage::Error>> + Send + 'a>>;
-
-/// Writes that become durable in the commit that records a call and its charge.
-pub trait Companion: fmt::Debug + Send + Sync {
-    /// Returns the writes for this outcome.
-    fn writes<'a>(&'a self, execution: ExecutionId, outcome: Outcome<'a>) -> Companions<'a>;
-}
-
-/// A call that runs in the background, such as a line of a batch.
-#[derive(Debug)]
-pub struct Background(pub Box<dyn Companion>);
-
 /// An admitted call.
 #[derive(Debug)]
 pub(super) struct Call {
@@ -105,9 +82,18 @@ pub(super) struct Call {
     reservation: Option<Reservation>,
     in_flight: Option<InFlight>,
     /// `None` for a call whose client waits for the answer.
-    background: Option<Background>,
+    deferred: Option<Deferred>,
     /// The request's body, which counts toward the budget while it is in memory.
     _body: Bytes,
+}
+
+/// The state of a call in the background, whose caller records it.
+#[derive(Debug)]
+struct Deferred {
+    /// Receives the end of the call.
+    ended: oneshot::Sender<EndedCall>,
+    /// Whether the call takes only slots of local models that no other call waits for.
+    yields: bool,
 }
 
 /// A response from a model that has started to arrive.
@@ -150,34 +136,99 @@ impl Chat {
         lease: Lease,
         asked: impl FnOnce(ExecutionId) -> Option<Arc<trace::Origin>>,
     ) -> Result<Answer, Error> {
-        self.admit_and_run(caller, operation, body, lease, asked, None).await
+        let id = new_id();
+        let trace = Trace::new(id, asked(id));
+        let created_at = self.inner.clock.now();
+        let start = Start { caller, operation, body, lease, id, trace, created_at };
+        let (call, candidates) = self.prepare(start).await?;
+        let (reply, answer) = oneshot::channel();
+        // Even if the client disconnects, its usage is recorded.
+        let organization = caller.organization;
+        let running = self
+            .inner
+            .tasks
+            .complete(turns::on_behalf_of(organization, call.run(candidates, reply)));
+        running.until(answer).await.unwrap_or(Err(Error::Engine(engine::Error::Stopping)))
     }
 
-    /// Makes a call whose answer is not streamed, and which takes only permits of local models that
-    /// no other work waits for.
+    /// Checks a request that is made later, without making it: whether it is valid, and whether its
+    /// caller can pay for it now.
     ///
     /// # Errors
-    /// As [`Chat::call`].
-    pub async fn call_in_background(
+    /// As [`Chat::call`], except for [`Error::Failed`].
+    pub async fn check_call(
         &self,
         caller: Caller,
         operation: Operation,
         body: Bytes,
         lease: Lease,
-        background: Background,
-    ) -> Result<Answer, Error> {
-        self.admit_and_run(caller, operation, body, lease, |_| None, Some(background)).await
+    ) -> Result<(), Error> {
+        let id = new_id();
+        let created_at = self.inner.clock.now();
+        let trace = Trace::new(id, None);
+        let start = Start { caller, operation, body, lease, id, trace, created_at };
+        self.prepare(start).await.map(drop)
     }
 
-    async fn admit_and_run(
+    /// Makes the call of an execution that the engine runs and records. `body` is its request.
+    /// Dropping the future ends the call.
+    ///
+    /// # Errors
+    /// As [`Chat::call`]. A model's failure is part of the result.
+    pub async fn call_for(
+        &self,
+        execution: &Execution,
+        body: Bytes,
+        lease: Lease,
+    ) -> Result<Finished, Error> {
+        let Execution { id, organization, key, source, created_at, .. } = *execution;
+        let caller = Caller { organization, key, source };
+        let (operation, trace) = (Operation::Chat, execution.trace());
+        let start = Start { caller, operation, body, lease, id, trace, created_at };
+        self.call_deferred(start, false).await
+    }
+
+    /// Makes a call that the caller records with [`engine::Engine::record_call`]. Its answer is not
+    /// streamed, and it takes only slots of local models that no other call waits for. Dropping the
+    /// future ends the call.
+    ///
+    /// # Errors
+    /// As [`Chat::call`]. A model's failure is part of the result.
+    pub async fn call_behind_others(
         &self,
         caller: Caller,
         operation: Operation,
         body: Bytes,
         lease: Lease,
-        asked: impl FnOnce(ExecutionId) -> Option<Arc<trace::Origin>>,
-        background: Option<Background>,
-    ) -> Result<Answer, Error> {
+    ) -> Result<Finished, Error> {
+        let id = new_id();
+        let (trace, created_at) = (Trace::new(id, None), self.inner.clock.now());
+        let start = Start { caller, operation, body, lease, id, trace, created_at };
+        self.call_deferred(start, true).await
+    }
+
+    async fn call_deferred(&self, start: Start, yields: bool) -> Result<Finished, Error> {
+        let (mut call, candidates) = self.prepare(start).await?;
+        let (sender, mut ended) = oneshot::channel();
+        call.deferred = Some(Deferred { ended: sender, yields });
+        let (reply, answer) = oneshot::channel();
+        let running = self.inner.tasks.complete(call.run(candidates, reply));
+        let answer = match running.until(answer).await {
+            Ok(Ok(Answer::Whole { body, .. })) => Ok(body),
+            Ok(Err(Error::Failed { failure, .. })) => Err(failure),
+            Ok(Err(error)) => return Err(error),
+            Ok(Ok(Answer::Stream { .. })) | Err(_) => {
+                return Err(Error::Engine(engine::Error::Stopping));
+            }
+        };
+        // It is sent before the answer.
+        let ended = ended.try_recv().map_err(|_none| Error::Engine(engine::Error::Stopping))?;
+        Ok(Finished { ended, answer })
+    }
+
+    /// Admits a call, and chooses the models to try.
+    async fn prepare(&self, start: Start) -> Result<(Call, Vec<Candidate>), Error> {
+        let Start { caller, operation, body, lease, id, trace, created_at } = start;
         let inner = Arc::clone(&self.inner);
         let request = Request::read(operation, &body)?;
         let Caller { organization, key, .. } = caller;
@@ -189,30 +240,41 @@ impl Chat {
         let keeps = inner.options.keep_content;
         let price = dearest(&candidates, &request);
         let reservation = inner.engine.admit_call(organization, price, keeps).await?;
-        let id = new_id();
         let call = Call {
             id,
-            trace: Trace::new(id, asked(id)),
+            trace,
             is_alias: alias.is_some(),
             started: runtime::monotonic_now(),
-            created_at: inner.clock.now(),
+            created_at,
             request,
             lease,
             caller,
             reservation,
             in_flight,
-            background,
+            deferred: None,
             inner,
             _body: body,
         };
-        let (reply, answer) = oneshot::channel();
-        // The call is recorded even if the client disconnects.
-        let running = self
-            .inner
-            .tasks
-            .complete(turns::on_behalf_of(organization, call.run(candidates, reply)));
-        running.until(answer).await.unwrap_or(Err(Error::Engine(engine::Error::Stopping)))
+        Ok((call, candidates))
     }
+}
+
+/// The parts of a call that its caller determines.
+struct Start {
+    caller: Caller,
+    operation: Operation,
+    body: Bytes,
+    lease: Lease,
+    id: ExecutionId,
+    trace: Trace,
+    created_at: Timestamp,
+}
+
+/// A call that the engine records: its end, and the model's answer.
+#[derive(Debug)]
+pub struct Finished {
+    pub ended: EndedCall,
+    pub answer: Result<Bytes, Failure>,
 }
 
 /// Returns the maximum cost of the most expensive candidate.
@@ -268,10 +330,11 @@ impl Call {
     ) -> Result<(Begun, Option<ModelPermit>), Failure> {
         let name = &candidate.name;
         let permit = match &candidate.local {
-            Some(_) if self.background.is_some() => {
-                Some(self.inner.engine.spare_place_at(name).await)
-            }
-            Some(_) => Some(place_at(&self.inner, name).await?),
+            Some(_) => Some(match &self.deferred {
+                None => place_at(&self.inner, name).await?,
+                Some(Deferred { yields: false, .. }) => place_when_free(&self.inner, name).await,
+                Some(Deferred { yields: true, .. }) => self.inner.engine.spare_place_at(name).await,
+            }),
             None => None,
         };
         let is_stream = self.request.is_stream;
@@ -330,8 +393,12 @@ impl Call {
         }
     }
 
-    /// Returns the alias if the request names the model by an alias. The `model` field of answers
-    /// is then this alias.
+    /// Returns whether the engine records the call.
+    pub(super) const fn is_deferred(&self) -> bool {
+        self.deferred.is_some()
+    }
+
+    /// Returns the alias by which the request names the model: answers have it as their `model`.
     pub(super) fn alias(&self) -> Option<&str> {
         self.is_alias.then_some(self.request.model.as_str())
     }
@@ -361,7 +428,7 @@ impl Call {
 
     /// Records a call without any output.
     async fn end_unanswered(self, candidate: &Candidate, end: End) {
-        if let Err(error) = self.record(candidate, &end, Came::default(), None).await {
+        if let Err(error) = self.record(candidate, &end, Came::default()).await {
             tracing::error!(%error, "failed to record chat call");
         }
     }
@@ -375,7 +442,6 @@ impl Call {
         candidate: &Candidate,
         end: &End,
         came: Came,
-        answer: Option<&Bytes>,
     ) -> Result<(), engine::Error> {
         let Caller { organization, key, source } = self.caller;
         let (status, failure) = match end {
@@ -415,23 +481,20 @@ impl Call {
             completed_at: Some(now.max(created_at)),
             origin: self.trace.origin(),
         };
-        let mut beside = match &self.background {
-            Some(Background(companion)) => {
-                let outcome = match (answer, failure) {
-                    (Some(answer), None) => Outcome::Answered(answer),
-                    (_, Some(failure)) => Outcome::Failed(failure),
-                    (None, None) => Outcome::Cancelled,
-                };
-                companion.writes(self.id, outcome).await?
-            }
-            None => Commit::new(),
-        };
+        let mut beside = Commit::new();
         self.inner.tokens.count(&mut beside, organization, key, came.tokens.total());
         let in_flight = self.in_flight;
         let reservation = self.reservation;
         beside.after_durable(move || drop(in_flight));
         let ended = EndedCall { execution, output: came.content, beside, reservation };
-        self.inner.engine.record_call(ended).await
+        match self.deferred {
+            Some(deferred) => {
+                // The engine no longer waits for a call that was cancelled.
+                let _unsent = deferred.ended.send(ended);
+                Ok(())
+            }
+            None => self.inner.engine.record_call(ended).await,
+        }
     }
 }
 
@@ -452,6 +515,16 @@ pub(super) async fn place_at(inner: &Inner, model: &str) -> Result<ModelPermit, 
         Err(_elapsed) => {
             let message = format!("the model '{model}' had no free slot in time");
             Err(Failure::new(503, ErrorClass::ProviderUnavailable, message))
+        }
+    }
+}
+
+/// Waits for a slot at a catalog model for as long as it takes: nobody waits for the answer.
+async fn place_when_free(inner: &Inner, model: &str) -> ModelPermit {
+    loop {
+        match inner.engine.place_at(model).await {
+            Ok(permit) => return permit,
+            Err(_queue_is_full) => tokio::time::sleep(QUEUE_PAUSE).await,
         }
     }
 }

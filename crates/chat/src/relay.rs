@@ -129,11 +129,11 @@ impl Call {
         drop(lease);
         let recorded = if matches!(end, End::Done) {
             let drained = timeout(DRAIN, async { while let Ok(Some(_)) = body.next().await {} });
-            tokio::join!(self.record(&candidate, &end, came, None), drained).0
+            tokio::join!(self.record(&candidate, &end, came), drained).0
         } else {
             // The connection is closed before the call is recorded, so that the model stops.
             drop(body);
-            self.record(&candidate, &end, came, None).await
+            self.record(&candidate, &end, came).await
         };
         let end = match recorded {
             Ok(()) => end,

@@ -49,7 +49,8 @@ impl Call {
         let name = candidate.name.as_str();
         let first_byte = self.started.elapsed();
         let is_stream = self.request.is_stream;
-        let most = if is_stream { EVENT_MAX } else { ANSWER_MAX };
+        let is_deferred = self.is_deferred();
+        let most = if is_stream || is_deferred { EVENT_MAX } else { ANSWER_MAX };
         let idle = self.inner.options.idle_timeout;
         let mut read = read_whole(name, &mut opened, idle, &mut self.lease, most).await;
         if is_stream && let Ok(text) = &read {
@@ -102,7 +103,7 @@ impl Call {
             let message = "the answer cannot be measured";
             let failure = Failure::new(500, ErrorClass::InternalError, message);
             let end = End::Failed(failure.clone());
-            if let Err(error) = self.record(&candidate, &end, Came::default(), None).await {
+            if let Err(error) = self.record(&candidate, &end, Came::default()).await {
                 tracing::error!(%error, "failed to record chat call");
             }
             // A disconnected client needs no answer.
@@ -115,11 +116,10 @@ impl Call {
             None => Ok(()),
         };
         let body = body.and_then(|()| with_cost(&mut answer, came.tokens, came.cost));
-        let body = body.map(Bytes::from);
         let came = Came { first_byte: Some(first_byte), content: meter.take_content(), ..came };
-        let recorded = self.record(&candidate, &End::Done, came, body.as_ref().ok()).await;
+        let recorded = self.record(&candidate, &End::Done, came).await;
         let replied = match (recorded, body) {
-            (Ok(()), Ok(body)) => Ok(Answer::Whole { execution, body }),
+            (Ok(()), Ok(body)) => Ok(Answer::Whole { execution, body: body.into() }),
             (Err(error), _) => Err(error.into()),
             (Ok(()), Err(error)) => {
                 let message = format!("failed to serialize the answer: {error}");

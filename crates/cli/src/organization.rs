@@ -157,7 +157,7 @@ fn show_contents(contents: &Contents, shape: Shape) -> anyhow::Result<()> {
         ("files", contents.files.to_string()),
         ("bytes of files", contents.file_bytes.to_string()),
         ("balance in USD", format!("{:.6}", contents.balance_usd)),
-        ("executions, deliveries, ledger, agent sessions", "all".to_owned()),
+        ("executions, deliveries, ledger, agent sessions, responses", "all".to_owned()),
     ];
     let rows = rows.map(|(what, count)| vec![what.to_owned(), count]);
     let columns = [Column::Text("DATA"), Column::Number("COUNT")];

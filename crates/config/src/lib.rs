@@ -271,6 +271,8 @@ pub struct Retention {
     pub deliveries: Duration,
     /// Retention of agent sessions, counted from the last message.
     pub sessions: Duration,
+    /// Retention of stored responses, counted from their creation.
+    pub responses: Duration,
 }
 
 /// Delivery of webhooks.

@@ -491,6 +491,7 @@ fn retention(section: &mut Section<'_>) -> Retention {
         payloads: section.get("payloads", 30 * DAY, kept()),
         deliveries: section.get("deliveries", 30 * DAY, kept()),
         sessions: section.get("sessions", 30 * DAY, kept()),
+        responses: section.get("responses", 30 * DAY, kept()),
     }
 }
 

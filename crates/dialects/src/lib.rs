@@ -7,22 +7,23 @@
 //! |---|---|---|---|
 //! | [`chat`] | OpenAI's chat completions | written | read |
 //! | [`messages`] | Anthropic's Messages API | read | written |
-//! | [`ollama`] | Ollama's API | read | written |
+//! | [`responses`] | OpenAI's Responses API | read | written |
 //!
 //! A request of a client is read to a [`Request`], and written for the model's server. The answer is
 //! read to an [`Answer`], or to the [`Event`]s of a stream, and written for the client.
 //!
 //! # Invariants
 //!
-//! - What both formats can express is never lost (`tests` checks this with random
+//! - What all formats can express is never lost (`tests` checks this with random
 //!   conversations). What a request asks for and no answer could have is rejected by its schema in
 //!   `wire`.
 //! - The memory of a translation is proportional to its input. A stream's state has a fixed size,
-//!   plus one entry per tool call.
+//!   plus one entry per tool call; that of a response is the answer, which its last event repeats.
 
 pub mod chat;
 pub mod messages;
 pub mod ollama;
+pub mod responses;
 
 #[cfg(test)]
 mod tests;
@@ -38,8 +39,9 @@ pub struct Request {
     pub tool_choice: Option<ToolChoice>,
     /// Whether the model may call several tools at once.
     pub parallel_calls: Option<bool>,
-    /// The JSON Schema of the answer.
-    pub format: Option<Map<String, Value>>,
+    /// The form of the answer. Any text if `None`.
+    pub format: Option<Format>,
+    pub verbosity: Option<Verbosity>,
     pub token_limit: Option<u64>,
     pub temperature: Option<f64>,
     pub top_p: Option<f64>,
@@ -49,6 +51,28 @@ pub struct Request {
     pub is_stream: bool,
     /// An ID of the end user.
     pub user: Option<String>,
+}
+
+/// The form of an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Format {
+    /// Any JSON object.
+    JsonObject,
+    /// JSON that matches a schema.
+    JsonSchema {
+        name: Option<String>,
+        description: Option<String>,
+        schema: Map<String, Value>,
+        is_strict: Option<bool>,
+    },
+}
+
+/// How detailed an answer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verbosity {
+    Low,
+    Medium,
+    High,
 }
 
 /// A message of a conversation.
@@ -86,8 +110,23 @@ pub enum Part {
 /// An image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Image {
-    Url(String),
-    Data { media_type: String, base64: String },
+    /// On a web server, or in a data URL.
+    Url {
+        url: String,
+        detail: Option<Detail>,
+    },
+    Data {
+        media_type: String,
+        base64: String,
+    },
+}
+
+/// The resolution in which the model sees an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Detail {
+    Low,
+    High,
+    Auto,
 }
 
 /// A call of a tool by the model.
@@ -142,9 +181,13 @@ pub enum Thinking {
 /// The effort of reasoning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
+    /// None at all, as some servers name it.
+    None,
+    Minimal,
     Low,
     Medium,
     High,
+    Xhigh,
 }
 
 /// A complete answer.

@@ -1,7 +1,7 @@
 //! A stored call of the chat router: the model that answered, the token usage and the latency.
 //!
-//! A call is written once, after it has ended, in the commit that charges for it. Calls never wait
-//! in a lane, and their texts are stored only if the configuration enables it.
+//! A call is written once, after it has ended, in the commit of its charge. Only calls in the
+//! background are written when they are accepted; they wait in a lane of their own. The texts of calls are stored only if the configuration enables it.
 
 use serde::{Deserialize, Serialize};
 

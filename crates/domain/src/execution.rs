@@ -172,7 +172,7 @@ pub struct Execution {
 pub enum Work {
     Prediction(Prediction),
     Workflow(WorkflowRun),
-    /// A chat router call, which is stored only after it has ended.
+    /// Stored only after the call has ended, unless it runs in the background.
     Chat(chat::Call),
     /// A decision request, which is stored only after it has ended.
     Decision(decision::Decision),

@@ -111,6 +111,8 @@ ids! {
     FileId,
     /// A payload stored as a separate file.
     PayloadId,
+    /// The owner of the payloads of a stored response. Clients know a response by its execution.
+    ResponseId,
     /// A session of the agent.
     SessionId,
     /// An alert to the operator, from the time when it is raised until it is resolved.

@@ -1,7 +1,7 @@
 //! Calls: work that the engine admits and records but does not run, such as a chat router call or a
-//! request for decisions. A call is not queued in a lane and is never run again. The commit that
-//! stores an ended call also charges its cost. The reservation of a call is in memory only, and is
-//! lost when the process ends.
+//! request for decisions. A call is not queued in a lane and is never run again, unless it is made in the background. It is stored when
+//! it ends, in one commit with its charge. Its reservation is in memory only and is lost with the
+//! process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +59,15 @@ impl Engine {
         Ok(Some(inner.billing.hold(organization, price).await?))
     }
 
-    /// Acquires a permit for a catalog model, waiting until a permit is free.
+    /// Rejects a request whose result an organization has no room to store.
+    ///
+    /// # Errors
+    /// [`Error::OverQuota`], [`Error::Storage`].
+    pub async fn check_room(&self, organization: OrganizationId) -> Result<(), Error> {
+        self.inner.check_quota(organization, 0).await
+    }
+
+    /// Acquires a permit of a catalog model, waiting until one is free.
     ///
     /// # Errors
     /// [`Error::QueueFull`] if the model's queue is full.

@@ -23,7 +23,7 @@ const INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum number of unfinished executions per check.
 const EXECUTIONS_MAX: usize = 10_000;
 /// The kinds of executions that are stored before they end.
-const KINDS: [Kind; 3] = [Kind::Agent, Kind::Prediction, Kind::Workflow];
+const KINDS: [Kind; 4] = [Kind::Agent, Kind::Chat, Kind::Prediction, Kind::Workflow];
 
 /// The number of mismatches that a check found and repaired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -297,8 +297,11 @@ impl Inner {
         Ok(())
     }
 
-    /// Commits the start of the exchange. Returns `None` if the exchange has already ended.
-    async fn begin_exchange(&self, active: &ActiveExecution) -> Result<Option<Execution>, Error> {
+    /// Commits the start of an exchange or a call. Returns `None` if it has already ended.
+    pub(crate) async fn begin_exchange(
+        &self,
+        active: &ActiveExecution,
+    ) -> Result<Option<Execution>, Error> {
         let mut state = active.state.lock().await;
         let Some(loaded) = state.as_mut() else { return Ok(None) };
         if loaded.execution.status.is_final() {

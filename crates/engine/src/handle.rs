@@ -20,7 +20,7 @@ use crate::scheduler::isolation::Isolation;
 use crate::scheduler::lanes::{Lanes, Load, OrganizationLoad};
 use crate::scheduler::retries::{Backoff, Retries};
 use crate::trees::{TreeLimits, Trees};
-use crate::{Error, Exchanges, Models, Plans, rows};
+use crate::{Calls, Error, Exchanges, Models, Plans, rows};
 use orrery_domain::account::Limits;
 use orrery_domain::delivery::Delivery;
 use orrery_domain::execution::{Execution, lane_of_model};
@@ -140,6 +140,8 @@ pub(super) struct Inner {
     pub(super) step_waiters: Waiters,
     /// Executes the steps of exchanges.
     pub(super) exchanges: Mutex<Option<Weak<dyn Exchanges>>>,
+    /// Makes calls in the background.
+    pub(super) calls: Mutex<Option<Weak<dyn Calls>>>,
     pub(super) isolation: Isolation,
     /// Whether recovery is complete. Nothing runs until then.
     pub(super) is_recovered: AtomicBool,
@@ -236,6 +238,7 @@ impl Engine {
             waiters: Waiters::default(),
             step_waiters: Waiters::default(),
             exchanges: Mutex::default(),
+            calls: Mutex::default(),
             isolation: Isolation::default(),
             is_recovered: AtomicBool::new(false),
             held_back: HeldBack::default(),

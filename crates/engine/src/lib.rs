@@ -10,12 +10,12 @@
 //! | `bulk` | bulk jobs: one action on many executions |
 //! | `traces` | spans of completed executions for the operator's collector |
 //!
-//! - An acknowledged submission is durable; no execution fails because of a restart.
-//! - `domain::machine` decides every state transition; this crate commits the transition, and then
-//!   performs its volatile effects.
-//! - An unfinished execution has exactly one row that schedules it, in a lane or in the timers.
-//! - Crates above this one provide models, workflows and agent exchanges, through [`Models`],
-//!   [`Plans`] and [`Exchanges`].
+//! - An acknowledged submission is durable; a restart fails no execution.
+//! - `domain::machine` decides every transition; this crate commits it, and then performs its
+//!   volatile effects.
+//! - An unfinished execution has exactly one row, in a lane or in the timers.
+//! - Models, workflows, agent exchanges and chat calls in the background come from the crates above,
+//!   through [`Models`], [`Plans`], [`Exchanges`] and [`Calls`].
 
 pub mod query;
 pub mod rows;
@@ -24,6 +24,7 @@ pub mod traces;
 
 mod active;
 mod activity;
+mod background;
 mod bulk;
 mod calls;
 mod cancel;
@@ -65,6 +66,7 @@ pub use self::scheduler::permit::ModelPermit;
 pub use self::scheduler::retries::Backoff;
 pub use self::scheduler::submit::Submission;
 pub use self::trees::TreeLimits;
+pub use background::{CallEnding, CallFuture, Calls};
 
 #[cfg(test)]
 mod children_tests;

@@ -152,6 +152,10 @@ tables! {
     BatchLine = b'_',
     /// Answered and failed lines of batches: counters.
     BatchCount = b'=',
+    /// Responses by organization and execution, oldest first.
+    Response = b'7',
+    /// Numbers of responses by organization: counters.
+    ResponseCount = b'x',
     /// The number and bytes of executions' descendants, by root: counters.
     Tree = b'0',
 }

@@ -42,10 +42,10 @@ pub struct Executions {
     pub failed: u64,
 }
 
-/// The lane of a model, a workflow or the agent.
+/// The lane of a model, a workflow, the agent, or chat calls in the background.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Lane {
-    /// `model`, `workflow` or `agent`.
+    /// `model`, `workflow`, `agent` or `chat`.
     pub kind: String,
     pub name: String,
     pub running: usize,

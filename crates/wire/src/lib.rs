@@ -41,6 +41,7 @@ pub mod operator;
 pub mod pattern;
 pub mod prediction;
 pub mod request;
+pub mod responses;
 pub mod scalars;
 pub mod schedule;
 pub mod schemas;

@@ -22,7 +22,7 @@ const BY_BODY: [&str; 2] = ["log_in", "trigger_public_version"];
 
 /// Errors for valid bodies: a part of the message, and the reason why a schema cannot express the
 /// rule.
-const EXCEPTIONS: [(&str, &str); 32] = [
+const EXCEPTIONS: [(&str, &str); 33] = [
     ("there is no file ", "files are stored"),
     ("messages must have at most 101 items", "a session may be named in a header"),
     ("invalid input", "the input of a model or workflow has a schema of its own"),
@@ -53,6 +53,7 @@ const EXCEPTIONS: [(&str, &str); 32] = [
     ("content_type must be a type", "the syntax of media types"),
     ("signature cannot be changed", "the body depends on the stored endpoint"),
     ("the file is larger than", "a limit of the configuration"),
+    ("input has only reasoning", "what a model can read depends on all items"),
     ("the last of messages must have the role user", "only the last item has this rule"),
     ("the current password is wrong", "credentials"),
 ];

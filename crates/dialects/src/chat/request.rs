@@ -3,10 +3,12 @@
 use serde_json::{Map, Value, json};
 
 use super::REASONING_FIELDS;
-use crate::{Effort, Image, Message, Part, Reasoning, Request, Role, Thinking, Tool, ToolCall};
-use crate::{ToolChoice, ToolChoice as Choice};
+use crate::{
+    Detail, Effort, Format, Image, Message, Part, Reasoning, Request, Role, Thinking, Tool,
+    ToolCall, ToolChoice, ToolChoice as Choice, Verbosity,
+};
 
-/// The name of the schema of an answer.
+/// The name of a schema that has none.
 const FORMAT_NAME: &str = "answer";
 
 /// The kind of server that runs the model.
@@ -35,6 +37,7 @@ pub fn write(request: &Request, server: ModelServer) -> Value {
     set("tool_choice", request.tool_choice.as_ref().and_then(|one| choice(one, has_tools)));
     set("parallel_tool_calls", request.parallel_calls.filter(|_| has_tools).map(Value::from));
     set("response_format", request.format.as_ref().map(format));
+    set("verbosity", request.verbosity.map(verbosity));
     set("max_tokens", request.token_limit.map(Value::from));
     set("temperature", request.temperature.map(Value::from));
     set("top_p", request.top_p.map(Value::from));
@@ -42,8 +45,12 @@ pub fn write(request: &Request, server: ModelServer) -> Value {
     set("stop", (!request.stops.is_empty()).then(|| request.stops.clone().into()));
     set("reasoning_effort", effort(request.thinking));
     set("user", request.user.as_deref().map(Value::from));
-    if server == ModelServer::Own {
-        let thinks = matches!(request.thinking, Thinking::On(_));
+    let thinks = match request.thinking {
+        Thinking::On(effort) => Some(effort != Some(Effort::None)),
+        Thinking::Off => Some(false),
+        Thinking::Unset => None,
+    };
+    if let Some(thinks) = thinks.filter(|_| server == ModelServer::Own) {
         set("chat_template_kwargs", Some(json!({"enable_thinking": thinks})));
     }
     if request.is_stream {
@@ -54,11 +61,23 @@ pub fn write(request: &Request, server: ModelServer) -> Value {
 }
 
 fn effort(thinking: Thinking) -> Option<Value> {
-    match thinking {
-        Thinking::On(Some(Effort::Low)) => Some("low".into()),
-        Thinking::On(Some(Effort::Medium)) => Some("medium".into()),
-        Thinking::On(Some(Effort::High)) => Some("high".into()),
-        Thinking::On(None) | Thinking::Off | Thinking::Unset => None,
+    let Thinking::On(Some(effort)) = thinking else { return None };
+    let word = match effort {
+        Effort::None => "none",
+        Effort::Minimal => "minimal",
+        Effort::Low => "low",
+        Effort::Medium => "medium",
+        Effort::High => "high",
+        Effort::Xhigh => "xhigh",
+    };
+    Some(word.into())
+}
+
+fn verbosity(verbosity: Verbosity) -> Value {
+    match verbosity {
+        Verbosity::Low => "low".into(),
+        Verbosity::Medium => "medium".into(),
+        Verbosity::High => "high".into(),
     }
 }
 
@@ -86,9 +105,20 @@ fn choice(choice: &ToolChoice, has_tools: bool) -> Option<Value> {
     }
 }
 
-fn format(schema: &Map<String, Value>) -> Value {
-    let schema = json!({"name": FORMAT_NAME, "strict": true, "schema": schema});
-    json!({"type": "json_schema", "json_schema": schema})
+fn format(format: &Format) -> Value {
+    let Format::JsonSchema { name, description, schema, is_strict } = format else {
+        return json!({"type": "json_object"});
+    };
+    let mut format = json!({"name": name.as_deref().unwrap_or(FORMAT_NAME), "schema": schema});
+    if let Some(fields) = format.as_object_mut() {
+        if let Some(description) = description {
+            fields.insert("description".to_owned(), description.as_str().into());
+        }
+        if let Some(is_strict) = is_strict {
+            fields.insert("strict".to_owned(), (*is_strict).into());
+        }
+    }
+    json!({"type": "json_schema", "json_schema": format})
 }
 
 /// Returns the messages that express a message. Results of tools are messages of their own, which
@@ -138,8 +168,17 @@ fn text_of(part: &Part) -> Option<&str> {
 fn plain(part: &Part) -> Option<Value> {
     match part {
         Part::Text(text) => Some(json!({"type": "text", "text": text})),
-        Part::Image(Image::Url(url)) => {
-            Some(json!({"type": "image_url", "image_url": {"url": url}}))
+        Part::Image(Image::Url { url, detail }) => {
+            let mut image = json!({"url": url});
+            if let (Some(fields), Some(detail)) = (image.as_object_mut(), detail) {
+                let word = match detail {
+                    Detail::Low => "low",
+                    Detail::High => "high",
+                    Detail::Auto => "auto",
+                };
+                fields.insert("detail".to_owned(), word.into());
+            }
+            Some(json!({"type": "image_url", "image_url": image}))
         }
         Part::Image(Image::Data { media_type, base64 }) => {
             let url = ["data:", media_type, ";base64,", base64].concat();

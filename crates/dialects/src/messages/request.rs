@@ -8,7 +8,8 @@ use orrery_wire::messages::{
 };
 
 use crate::{
-    Effort, Image, Message, Part, Reasoning, Request, Role, Thinking, Tool, ToolCall, ToolChoice,
+    Effort, Format, Image, Message, Part, Reasoning, Request, Role, Thinking, Tool, ToolCall,
+    ToolChoice,
 };
 
 /// Budgets of reasoning, in tokens, from which the effort is medium and high.
@@ -89,8 +90,14 @@ pub fn read_prompt(request: CountRequest) -> Request {
         tools: request.tools.into_iter().flatten().map(tool).collect(),
         tool_choice,
         parallel_calls,
-        format: format.map(|OutputFormat::JsonSchema { schema }| schema),
-        thinking: request.thinking.map_or(Thinking::Unset, |one| thinking(&one, effort)),
+        format: format.map(|OutputFormat::JsonSchema { schema }| Format::JsonSchema {
+            name: None,
+            description: None,
+            schema,
+            is_strict: Some(true),
+        }),
+        // Anthropic's models reason only on request.
+        thinking: request.thinking.map_or(Thinking::Off, |one| thinking(&one, effort)),
         ..Request::default()
     }
 }
@@ -208,7 +215,7 @@ fn image(source: ImageSource) -> Image {
         ImageSource::Base64 { media_type, data } => {
             Image::Data { media_type: media_type.as_str().to_owned(), base64: data }
         }
-        ImageSource::Url { url } => Image::Url(url),
+        ImageSource::Url { url } => Image::Url { url, detail: None },
     }
 }
 

@@ -1,7 +1,8 @@
-//! Tests of whole translations: random conversations keep everything that both formats can express,
+//! Tests of whole translations: random conversations keep everything that all formats can express,
 //! and a stream adds up to the same answer as a whole one.
 
 mod cases;
+mod responses;
 
 use orrery_wire::messages::CreateRequest;
 use orrery_wire::messages::answer::Event as Sent;
@@ -12,7 +13,8 @@ use serde_json::{Map, Value, json};
 use crate::chat::{ModelServer, StreamReader, read_answer, write};
 use crate::messages::{self, StreamWriter, write_answer};
 use crate::{
-    Effort, Image, Message, Part, Reasoning, Request, Role, Thinking, Tool, ToolCall, ToolChoice,
+    Effort, Format, Image, Message, Part, Reasoning, Request, Role, Thinking, Tool, ToolCall,
+    ToolChoice,
 };
 
 fn text() -> impl Strategy<Value = String> {
@@ -32,9 +34,13 @@ fn object() -> impl Strategy<Value = Map<String, Value>> {
     prop::collection::vec((name(), value), 0..3).prop_map(|fields| fields.into_iter().collect())
 }
 
+fn url(url: &str) -> Image {
+    Image::Url { url: url.to_owned(), detail: None }
+}
+
 fn image() -> impl Strategy<Value = Part> {
     prop_oneof![
-        Just(Image::Url("https://example.com/a.png".to_owned())),
+        Just(url("https://example.com/a.png")),
         Just(Image::Data { media_type: "image/png".to_owned(), base64: "aGk=".to_owned() }),
     ]
     .prop_map(Part::Image)
@@ -115,13 +121,18 @@ fn choice() -> impl Strategy<Value = ToolChoice> {
 
 fn request(is_rich: bool) -> impl Strategy<Value = Request> {
     let thinking = prop_oneof![
-        Just(Thinking::Unset),
+        Just(if is_rich { Thinking::Off } else { Thinking::Unset }),
         Just(Thinking::On(Some(Effort::Low))),
         Just(Thinking::On(Some(Effort::High))),
     ];
     let numbers = (1..u64::from(u32::MAX), prop::option::of(0.0..1.0), prop::option::of(0..9_u32));
     let tools = (prop::collection::vec(tool(), 1..3), choice(), any::<bool>());
-    let format = prop::option::of(object());
+    let format = prop::option::of(object().prop_map(|schema| Format::JsonSchema {
+        name: None,
+        description: None,
+        schema,
+        is_strict: Some(true),
+    }));
     let stops = prop::collection::vec(text(), 0..3);
     let others = (format, stops, thinking, any::<bool>(), prop::option::of(name()));
     (name(), messages(is_rich), tools, numbers, others).prop_map(
@@ -134,6 +145,7 @@ fn request(is_rich: bool) -> impl Strategy<Value = Request> {
                 tool_choice: Some(choice),
                 parallel_calls: Some(parallel),
                 format,
+                verbosity: None,
                 token_limit: Some(limit),
                 temperature,
                 top_p: temperature,
@@ -178,8 +190,10 @@ fn in_messages(request: &Request) -> Value {
         Thinking::On(_) => Some(json!({"type": "enabled", "budget_tokens": 30_000})),
         Thinking::Unset | Thinking::Off => None,
     };
-    let format = request.format.as_ref();
-    let format = format.map(|schema| json!({"type": "json_schema", "schema": schema}));
+    let format = request.format.as_ref().map(|format| match format {
+        Format::JsonSchema { schema, .. } => json!({"type": "json_schema", "schema": schema}),
+        Format::JsonObject => unreachable!("messages have a schema"),
+    });
     json!({
         "model": request.model,
         "messages": others.map(message).collect::<Value>(),
@@ -201,7 +215,7 @@ fn in_messages(request: &Request) -> Value {
 fn block(part: &Part) -> Value {
     match part {
         Part::Text(text) => json!({"type": "text", "text": text}),
-        Part::Image(Image::Url(url)) => {
+        Part::Image(Image::Url { url, .. }) => {
             json!({"type": "image", "source": {"type": "url", "url": url}})
         }
         Part::Image(Image::Data { media_type, base64 }) => {
@@ -263,7 +277,8 @@ fn of_chat(fields: &Value) -> Request {
             None => ToolChoice::Named(text(&fields["tool_choice"]["function"]["name"]).unwrap()),
         }),
         parallel_calls: fields["parallel_tool_calls"].as_bool(),
-        format: fields["response_format"]["json_schema"]["schema"].as_object().cloned(),
+        format: fields["response_format"]["json_schema"].as_object().map(format_of),
+        verbosity: None,
         token_limit: fields["max_tokens"].as_u64(),
         temperature: fields["temperature"].as_f64(),
         top_p: fields["top_p"].as_f64(),
@@ -279,6 +294,16 @@ fn of_chat(fields: &Value) -> Request {
     }
 }
 
+/// Returns a format; the name of those that have none does not count.
+fn format_of(fields: &Map<String, Value>) -> Format {
+    Format::JsonSchema {
+        name: fields["name"].as_str().filter(|name| *name != "answer").map(str::to_owned),
+        description: None,
+        schema: fields["schema"].as_object().unwrap().clone(),
+        is_strict: fields["strict"].as_bool(),
+    }
+}
+
 fn parts_of(content: &Value) -> Vec<Part> {
     if let Value::String(text) = content {
         return vec![Part::Text(text.clone())];
@@ -287,14 +312,18 @@ fn parts_of(content: &Value) -> Vec<Part> {
         let Some(url) = part["image_url"]["url"].as_str() else {
             return Part::Text(part["text"].as_str().unwrap().to_owned());
         };
-        Part::Image(match url.strip_prefix("data:").and_then(|data| data.split_once(";base64,")) {
-            Some((media_type, base64)) => {
-                Image::Data { media_type: media_type.to_owned(), base64: base64.to_owned() }
-            }
-            None => Image::Url(url.to_owned()),
-        })
+        Part::Image(image_of(url))
     };
     content.as_array().unwrap().iter().map(part).collect()
+}
+
+fn image_of(text: &str) -> Image {
+    match text.strip_prefix("data:").and_then(|data| data.split_once(";base64,")) {
+        Some((media_type, base64)) => {
+            Image::Data { media_type: media_type.to_owned(), base64: base64.to_owned() }
+        }
+        None => url(text),
+    }
 }
 
 fn said(message: &Value) -> Vec<Part> {

@@ -9,8 +9,10 @@
 //! clock, which never goes back when the system clock is set back (`runtime::clock`).
 //!
 //! [`prediction`] tries a chain of models, [`workflow`] executes the steps of a plan in order,
-//! [`exchange`] begins and ends agent exchanges. All executions end in the same way.
+//! [`exchange`] begins and ends agent exchanges, [`call`] ends chat calls in the background. All of
+//! them end in the same way.
 
+pub mod call;
 pub mod exchange;
 pub mod prediction;
 pub mod workflow;
@@ -63,9 +65,11 @@ pub fn cancel(execution: &mut Execution, now: Timestamp) -> Vec<Effect> {
     }
     match &execution.work {
         Work::Prediction(_) => prediction::apply(execution, prediction::Event::Cancelled, now),
-        Work::Workflow(_) | Work::Agent(_) => finish(execution, Status::Cancelled, now),
+        Work::Workflow(_) | Work::Agent(_) | Work::Chat(_) => {
+            finish(execution, Status::Cancelled, now)
+        }
         // Stored only after they have ended.
-        Work::Chat(_) | Work::Decision(_) => Vec::new(),
+        Work::Decision(_) => Vec::new(),
     }
 }
 
@@ -158,7 +162,8 @@ fn finish(execution: &mut Execution, status: Status, now: Timestamp) -> Vec<Effe
     execution.completed_at = Some(execution.stamp(now));
     let mut effects = vec![remove_from_queue(execution)];
     // The steps of workflows and exchanges have already been charged one by one.
-    if execution.cost > Usd::ZERO && execution.prediction().is_some() {
+    let is_one_call = matches!(&execution.work, Work::Prediction(_) | Work::Chat(_));
+    if execution.cost > Usd::ZERO && is_one_call {
         effects.push(Effect::Charge { execution: execution.id, amount: execution.cost });
     }
     if execution.webhook.is_some() && status != Status::Cancelled {

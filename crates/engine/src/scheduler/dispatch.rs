@@ -19,6 +19,7 @@ use crate::scheduler::in_flight::Run;
 use crate::scheduler::lanes::{Next, Ticket};
 use crate::{Error, Inner, rows};
 use orrery_domain::agent;
+use orrery_domain::chat;
 use orrery_domain::execution::{Execution, Kind};
 use orrery_domain::ids::{ExecutionId, OrganizationId};
 use orrery_domain::lane::WORKFLOW_LANE;
@@ -37,6 +38,8 @@ const WORKFLOW_QUEUE_LIMIT: usize = 1_000_000;
 
 /// Maximum number of queued exchanges per session.
 const SESSION_QUEUE_LIMIT: usize = 4;
+/// Maximum number of running chat calls in the background: each holds an answer in memory.
+const CALLS_MAX: usize = 64;
 
 impl Inner {
     /// Creates the lane with its limits if it does not exist.
@@ -66,6 +69,9 @@ impl Inner {
     pub(crate) fn limits_of(&self, lane: &str) -> (usize, usize) {
         if lane.starts_with(agent::LANE_PREFIX) {
             return (1, SESSION_QUEUE_LIMIT);
+        }
+        if lane == chat::LANE {
+            return (CALLS_MAX, WORKFLOW_QUEUE_LIMIT);
         }
         match lane.strip_prefix("model:") {
             Some(model) => {
@@ -167,8 +173,9 @@ impl Inner {
         match kind {
             Kind::Workflow => Box::pin(self.run_workflow(active)).await,
             Kind::Agent => Box::pin(self.run_exchange(active)).await,
-            // Chat calls and decisions are stored only once they have ended.
-            Kind::Prediction | Kind::Chat | Kind::Decision => self.run_prediction(active).await,
+            Kind::Chat => Box::pin(self.run_call(active)).await,
+            // Decisions are stored only once they have ended.
+            Kind::Prediction | Kind::Decision => self.run_prediction(active).await,
         }
     }
 

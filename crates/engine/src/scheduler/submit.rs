@@ -185,7 +185,7 @@ impl Inner {
                         || model.fallback.as_ref().is_some_and(|other| self.is_priced(&other.slug)))
                 });
             }
-            // The price of calls and decisions is reserved before the execution is created.
+            // The price of calls and decisions is reserved when the model is asked.
             Work::Chat(_) | Work::Decision(_) => {}
             // Each model answer and each tool call has its own reservation.
             Work::Agent(_) => {}

@@ -4,9 +4,12 @@ use orrery_domain::json_object::integer;
 use orrery_domain::time::Timestamp;
 use serde_json::{Map, Value};
 
-use super::CHECKED_ELSEWHERE;
 use super::mismatch::{Mismatch, Place};
+use super::{CHECKED_ELSEWHERE, OTHERWISE};
 use crate::pattern::{FILLED, Pattern};
+
+/// Maximum length of a value in an error message, in characters.
+const GIVEN_CHARS_MAX: usize = 64;
 
 /// Checks `value`; the error is about the first mismatch.
 pub(super) fn check(schema: &Value, value: &mut Value, place: &Place<'_>) -> Result<(), Mismatch> {
@@ -17,8 +20,17 @@ pub(super) fn check(schema: &Value, value: &mut Value, place: &Place<'_>) -> Res
         return Ok(());
     }
     if let Some(constant) = schema.get("const") {
-        let same = constant == value;
-        return if same { Ok(()) } else { Err(one_of(place, std::slice::from_ref(constant))) };
+        if constant == value {
+            return Ok(());
+        }
+        let otherwise = schema.get(OTHERWISE).and_then(Value::as_str).zip(value.as_str());
+        return Err(match otherwise {
+            Some((sentence, given)) => {
+                let given: String = given.chars().take(GIVEN_CHARS_MAX).collect();
+                Mismatch::invalid(place, format!("'{given}' {sentence}"))
+            }
+            None => one_of(place, std::slice::from_ref(constant)),
+        });
     }
     if let Some(Value::Array(values)) = schema.get("enum") {
         return if values.contains(value) { Ok(()) } else { Err(one_of(place, values)) };
@@ -133,16 +145,25 @@ fn check_options(options: &[Value], value: &mut Value, place: &Place<'_>) -> Res
     let tag = options.iter().find_map(tag_of).map(|(name, _)| name.as_str());
     if let (Some(tag), Value::Object(fields)) = (tag, &*value) {
         let place = Place::Field(place, tag);
-        let Some(given) = fields.get(tag) else { return Err(Mismatch::missing(&place)) };
-        let tags: Vec<Value> =
-            options.iter().filter_map(tag_of).map(|(_, value)| value.clone()).collect();
-        if !tags.contains(given) {
-            return Err(one_of(&place, &tags));
+        let mut tags: Vec<Value> = Vec::new();
+        for (_, value) in options.iter().filter_map(tag_of) {
+            if !tags.contains(value) {
+                tags.push(value.clone());
+            }
+        }
+        match fields.get(tag) {
+            Some(given) if !tags.contains(given) => return Err(one_of(&place, &tags)),
+            None if options.iter().all(|option| requires(option, tag)) => {
+                return Err(Mismatch::missing(&place));
+            }
+            _ => {}
         }
     }
     let fits = |option: &&Value| {
-        let given = |name: &str| value.get(name);
-        let has_tag = tag_of(option).is_none_or(|(name, tag)| given(name) == Some(tag));
+        let has_tag = tag_of(option).is_none_or(|(name, tag)| match value.get(name) {
+            Some(given) => given == tag,
+            None => !requires(option, name),
+        });
         kinds(option).is_empty() || (accepts_kind(option, value) && has_tag)
     };
     // If several alternatives are arrays, the first item shows which alternative is meant.
@@ -171,6 +192,11 @@ fn check_options(options: &[Value], value: &mut Value, place: &Place<'_>) -> Res
         .reduce(|best, next| if next.path.len() > best.path.len() { next } else { best });
     let all: Vec<&Value> = options.iter().collect();
     Err(furthest.unwrap_or_else(|| Mismatch::invalid(place, format!("must be {}", nouns(&all)))))
+}
+
+fn requires(option: &Value, field: &str) -> bool {
+    let required = option.get("required").and_then(Value::as_array);
+    required.is_some_and(|required| required.iter().any(|name| name == field))
 }
 
 /// Returns the field of an alternative that has only one possible value, and the value.
@@ -280,14 +306,11 @@ fn check_fields(
     let properties = schema.get("properties").and_then(Value::as_object);
     let is_known = |name: &str| properties.is_some_and(|known| known.contains_key(name));
     let others = schema.get("additionalProperties");
-    let required = schema.get("required").and_then(Value::as_array);
-    let is_required =
-        |name: &str| required.is_some_and(|required| required.iter().any(|one| one == name));
     for (name, property) in properties.into_iter().flatten() {
         let place = Place::Field(place, name);
         match fields.get_mut(name) {
             Some(value) => check(property, value, &place)?,
-            None if is_required(name) => return Err(Mismatch::missing(&place)),
+            None if requires(schema, name) => return Err(Mismatch::missing(&place)),
             None => {}
         }
     }

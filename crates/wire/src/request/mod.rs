@@ -24,6 +24,9 @@ pub use self::mismatch::{Mismatch, MismatchKind};
 /// The schema keyword that marks a field whose value another part of the service checks.
 pub const CHECKED_ELSEWHERE: &str = "x-checked-by";
 
+/// The keyword of a field with one possible value: the sentence about any other.
+pub const OTHERWISE: &str = "x-otherwise";
+
 /// The schemas of requests, by their types.
 static SCHEMAS: LazyLock<Mutex<HashMap<TypeId, Arc<Schema>>>> = LazyLock::new(Mutex::default);
 

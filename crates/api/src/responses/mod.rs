@@ -1,0 +1,203 @@
+//! The routes for clients of OpenAI's Responses API (`docs/spec/responses.md`, "Routes"). A
+//! response is the answer of a chat completion, so routing, prices, fallback chains and the history
+//! are those of `chat`.
+
+mod background;
+mod stored;
+mod stream;
+
+use std::sync::Arc;
+
+use orrery_dialects::responses::{
+    Head, Ids, PREFIX, identify, of_input, read, settings, shows_reasoning, write_answer,
+};
+use serde_json::value::to_raw_value;
+
+use super::chat::{self, EXECUTION};
+use super::completion::{self, execution_of};
+use super::doc::{Doc, ErrorForm, RequestDoc, ResponseDoc};
+use super::{Context, Services};
+use orrery_domain::chat::Operation;
+use orrery_domain::ids::{ExecutionId, OrganizationId};
+use orrery_domain::invalid_request::InvalidRequest;
+use orrery_http::Response;
+use orrery_http::budget::Lease;
+use orrery_http::request::{self as http_request, busy};
+use orrery_responses::{self as responses, NewResponse};
+use orrery_runtime as runtime;
+use orrery_wire::request;
+use orrery_wire::responses::answer::{Item as Shown, Response as Answer};
+use orrery_wire::responses::event::Event;
+use orrery_wire::responses::{
+    CreateRequest, Input, InputContent, InputMessage, InputRole, Item, MessageTag,
+};
+
+pub(crate) use self::background::{CANCEL, cancel};
+pub(crate) use self::stored::{DELETE, GET, INPUT_ITEMS, delete, get, input_items};
+
+/// The group of the operations.
+pub(crate) const TAG: &str = "responses";
+
+/// Memory that a byte of a request takes for its items, until the response is stored.
+const ITEM_COPIES: usize = 2;
+
+pub(crate) const CREATE: Doc = Doc {
+    errors: ErrorForm::OpenAi,
+    request: Some(RequestDoc::json::<CreateRequest>()),
+    responses: chat::failures!(ResponseDoc::json_or_events::<Answer, Event>(
+        200,
+        "The response; with `stream`, server-sent events that end with `response.completed`, \
+         `response.incomplete` or `response.failed`"
+    )),
+    description: "Answers in the format of OpenAI's Responses API with any model that can be called \
+                  by chat completions: a local chat model, the agent, an alias, or a model of the \
+                  upstream. The request is translated to a chat completion, and its answer back. \
+                  The response is stored for `retention.responses` of the configuration unless \
+                  `store` is false, so that `previous_response_id` can continue it. With \
+                  `background`, the answer is the queued response, which survives a restart. The cost is in \
+                  `usage.cost`. Errors have OpenAI's format.",
+    ..Doc::new(TAG, "create_response", "Create a response")
+};
+
+/// `POST /v1/responses`
+pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Error> {
+    let given = context.request.body().await?;
+    let request = request::read(http_request::parse_value(&given)?);
+    let request: CreateRequest = request.map_err(InvalidRequest::from)?;
+    check_background(&context.services, &request)?;
+    let caller = chat::caller_of(&context)?;
+    let services = Arc::clone(&context.services);
+    let mut lease = services.bodies.lease(&context.request.peer);
+    lease.grow(given.len().saturating_mul(ITEM_COPIES)).map_err(|_full| busy())?;
+    drop(given);
+    let settings = settings(&request);
+    let shows_reasoning = shows_reasoning(&request);
+    let conversation = conversation(&services, caller.organization, request, &mut lease).await?;
+    let Conversation { keep, items, request } = conversation;
+    let request = read(request, items);
+    if request.messages.is_empty() {
+        let message = "input has only reasoning that no model can read";
+        return Err(InvalidRequest::field("input", message).into());
+    }
+    if settings.background
+        && let Some(keep) = keep
+    {
+        let wanted = background::Wanted { keep, settings, shows_reasoning, request };
+        return background::create(&context, caller, wanted).await;
+    }
+    let body = completion::write(&context, &request).await?;
+    let mut bound = lease.sibling();
+    bound.grow(body.len()).map_err(|_full| busy())?;
+    let body = bound.bind(body);
+    let created_at = services.clock.now().unix_seconds();
+    let answer = chat::respond(context, caller, Operation::Chat, body).await?;
+    let head =
+        Head { ids: Ids { response: id_of(&answer), shows_reasoning }, created_at, settings };
+    if completion::is_stream(&answer) {
+        return Ok(stream::stream_of(services, answer, head, keep, lease));
+    }
+    let now = services.clock.now().unix_seconds();
+    let translate = move |answer| Ok(head.with(write_answer(answer, &head.ids, now)));
+    let (headers, response) = completion::translate(answer, translate).await?;
+    if let Some(keep) = keep {
+        keep.store(&services, &response).await?;
+    }
+    Ok(completion::respond(&headers, &response))
+}
+
+fn check_background(services: &Services, request: &CreateRequest) -> Result<(), crate::Error> {
+    if request.background != Some(true) {
+        return Ok(());
+    }
+    let problem = if request.store == Some(false) {
+        "background needs store, since the response is read later"
+    } else if chat::is_agent(services, &request.model) {
+        "background is not available for the agent: read its answer or its stream"
+    } else {
+        return Ok(());
+    };
+    Err(InvalidRequest::field("background", problem).into())
+}
+
+/// The conversation of a request.
+struct Conversation {
+    /// `None` if the response is not stored.
+    keep: Option<Keep>,
+    /// The items of the responses that it continues, and those of its own input.
+    items: Vec<Item>,
+    /// The request without its input.
+    request: CreateRequest,
+}
+
+/// Reads the conversation that a request continues, and resolves its references.
+async fn conversation(
+    services: &Services,
+    organization: OrganizationId,
+    mut request: CreateRequest,
+    lease: &mut Lease,
+) -> Result<Conversation, crate::Error> {
+    let mut own = match std::mem::replace(&mut request.input, Input::Items(Vec::new())) {
+        Input::Items(items) => items,
+        Input::Text(text) => vec![Item::Message(InputMessage {
+            kind: MessageTag::default(),
+            role: InputRole::User,
+            content: InputContent::Text(text),
+            id: None,
+        })],
+    };
+    services.responses.resolve(organization, &mut own, lease).await?;
+    let previous = match &request.previous_response_id {
+        Some(id) => Some(responses::id_of(id).ok_or_else(|| missing(id))?),
+        None => None,
+    };
+    let mut items = match previous {
+        Some(previous) => services.responses.conversation(organization, previous, lease).await?,
+        None => Vec::new(),
+    };
+    let keep = if request.store.unwrap_or(true) {
+        services.engine.check_room(organization).await?;
+        Some(Keep { organization, previous, input: of_input(&own) })
+    } else {
+        None
+    };
+    items.append(&mut own);
+    Ok(Conversation { keep, items, request })
+}
+
+/// Returns the error for a `previous_response_id` that is not the ID of any response.
+fn missing(id: &str) -> crate::Error {
+    responses::Error::NoResponse { id: id.to_owned() }.into()
+}
+
+/// Returns the ID of a response: that of its call in the history.
+fn id_of(answer: &Response) -> String {
+    let execution = execution_of(answer).map(str::to_owned);
+    let execution = execution.unwrap_or_else(|| runtime::new_id::<ExecutionId>().to_string());
+    format!("{PREFIX}{}", execution.replace('-', ""))
+}
+
+/// What is stored with a response.
+struct Keep {
+    organization: OrganizationId,
+    previous: Option<ExecutionId>,
+    /// The items of its input, whose IDs depend on that of the response.
+    input: Vec<Shown>,
+}
+
+impl Keep {
+    /// Stores a response. When this returns, it is durable.
+    async fn store(self, services: &Services, response: &Answer) -> Result<(), crate::Error> {
+        Ok(services.responses.put(self.of(response)?).await?)
+    }
+
+    /// Returns what is stored for a response.
+    fn of(mut self, response: &Answer) -> Result<NewResponse, crate::Error> {
+        let id = responses::id_of(&response.id);
+        let id = id.ok_or_else(|| crate::Error::internal("the response has no ID"))?;
+        identify(&mut self.input, &response.id);
+        let Self { organization, previous, input } = self;
+        let input = to_raw_value(&input).map_err(crate::Error::internal)?;
+        let response = to_raw_value(response).map_err(crate::Error::internal)?;
+        Ok(NewResponse { organization, id, previous, input, response })
+    }
+}
