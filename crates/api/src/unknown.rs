@@ -16,6 +16,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
 use super::doc::{ErrorForm, Kind};
+use super::responses::TAG as RESPONSES;
 use super::{Access, ROUTES, Role, Route, vendors};
 use orrery_domain::spelling;
 use orrery_http::body;

@@ -7,7 +7,7 @@ use orrery_wire::chat::Texts;
 use orrery_wire::ollama::{
     self as wire, ChatRequest, Format, FormatName, GenerateRequest, Options, Think,
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::{Effort, Image, Message, Part, Reasoning, Request, Role, Thinking, Tool, ToolCall};
 
@@ -85,14 +85,16 @@ fn common(
     think: Option<Think>,
 ) -> Read {
     let mut more = Map::new();
-    let mut schema = None;
-    match format {
-        None | Some(Format::Name(FormatName::Text)) => {}
-        Some(Format::Name(FormatName::Json)) => {
-            more.insert("response_format".to_owned(), json!({"type": "json_object"}));
-        }
-        Some(Format::Schema(given)) => schema = Some(given),
-    }
+    let format = match format {
+        None | Some(Format::Name(FormatName::Text)) => None,
+        Some(Format::Name(FormatName::Json)) => Some(crate::Format::JsonObject),
+        Some(Format::Schema(schema)) => Some(crate::Format::JsonSchema {
+            name: None,
+            description: None,
+            schema,
+            is_strict: Some(true),
+        }),
+    };
     let numbers = [
         ("seed", options.seed.map(Value::from)),
         ("presence_penalty", options.presence_penalty.map(Value::from)),
@@ -107,7 +109,7 @@ fn common(
     };
     let request = Request {
         model,
-        format: schema,
+        format,
         // Zero and negative values set no limit.
         token_limit: options
             .num_predict
@@ -202,7 +204,7 @@ fn message(message: wire::Message, pending: &mut Pending) -> Message {
 /// Reads an image in base64, whose type is in its first bytes. Some clients send a URL.
 fn image(image: String) -> Part {
     if ["data:", "http://", "https://"].iter().any(|scheme| image.starts_with(scheme)) {
-        return Part::Image(Image::Url(image));
+        return Part::Image(Image::Url { url: image, detail: None });
     }
     let known = IMAGE_TYPES.iter().find(|(start, _)| image.starts_with(start));
     let media_type = known.map_or("image/png", |(_, media_type)| media_type).to_owned();
@@ -212,6 +214,7 @@ fn image(image: String) -> Part {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
     use crate::chat::{ModelServer, write};
 
     fn chat(body: Value) -> Value {
