@@ -51,6 +51,7 @@
 //! | `chat` | the chat router: OpenAI-compatible chat and embeddings, by local models or the upstream; typed decisions |
 //! | `agent` | an agent that uses models and workflows for a client, with memory |
 //! | `responses` | stored responses of OpenAI's Responses API, and the conversations that continue them |
+//! | `batches` | files of requests that are answered in the background, each line once |
 //! | `backup` | online backups in one file; only complete ones are restored |
 //! | `api` | the HTTP APIs: the route table on one screen, one file per resource; the embedded dashboard |
 //! | `app` | the composition root: starts everything in order and stops it in reverse |

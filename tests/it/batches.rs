@@ -117,6 +117,32 @@ async fn batch_answers_lines_and_charges_each_once() {
 }
 
 #[tokio::test]
+async fn batch_of_responses_is_answered_in_their_format() {
+    let upstream = Upstream::start().await;
+    answers(&upstream);
+    let service = Service::configured(&upstream.config(PRICE)).await;
+    let line = |id: &str, body: Value| json!({"custom_id": id, "method": "POST", "url": "/v1/responses", "body": body});
+    let lines_in = [
+        line("a", json!({"model": "far", "input": "hi"})),
+        line("b", json!({"model": "far", "input": "hi", "background": true})),
+    ];
+    let file = upload(&service, &lines_in).await;
+    let mut body = request(&file);
+    body["endpoint"] = json!("/v1/responses");
+    let made = service.post("/v1/batches", &body).send().await.expect(200);
+    let ended = reached(&service, &made, "completed").await;
+    let output = lines(&service, &ended["output_file_id"]).await;
+    let response = &output[0]["response"];
+    let answer = &response["body"];
+    assert_eq!((&answer["object"], &answer["store"]), (&json!("response"), &json!(false)));
+    assert_eq!(answer["output"][0]["content"][0]["text"], "hi");
+    let id = answer["id"].as_str().unwrap().strip_prefix("resp_").unwrap();
+    assert_eq!(id, response["request_id"].as_str().unwrap().replace('-', ""));
+    let errors = lines(&service, &ended["error_file_id"]).await;
+    assert_eq!(errors[0]["response"]["body"]["error"]["param"], "background");
+}
+
+#[tokio::test]
 async fn batch_yields_to_live_calls_of_a_local_model() {
     let upstream = Upstream::start().await;
     answers(&upstream);

@@ -249,7 +249,7 @@ async fn response_errors_have_openais_form() {
         (
             json!({"metadata": {"a".repeat(65): "x"}}),
             "metadata",
-            "metadata must have names that each must have at most 64 characters",
+            "metadata must have field names that each must have at most 64 characters",
         ),
         (
             json!({"metadata": {"a": "x".repeat(513)}}),

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use super::doc::{Doc, ErrorForm, Kind, Param, RequestDoc, ResponseDoc};
 use super::idempotency_key::{self, Creation};
-use super::{Context, Services};
+use super::{Context, Services, responses};
 use orrery_batches::{self as batches, Answered, Answering, Answers, LineRecord, New};
 use orrery_chat::{self as chat, Caller, Failure, Finished};
 use orrery_domain::batch::{self, Endpoint};
@@ -169,14 +169,26 @@ impl Answers for BatchAnswers {
             let batches::Request { organization, key, source, endpoint, body, record } = request;
             let services = &self.0;
             let operation = match endpoint {
-                Endpoint::ChatCompletions => Operation::Chat,
+                Endpoint::ChatCompletions | Endpoint::Responses => Operation::Chat,
                 Endpoint::Embeddings => Operation::Embeddings,
+                Endpoint::Completions => Operation::Completions,
             };
             let caller = Caller { organization, key, source };
             // All batches share the answers' memory as one more client.
-            let lease = services.bodies.lease(&Peer::Tcp(([0, 0, 0, 0], 0).into()));
+            let mut lease = services.bodies.lease(&Peer::Tcp(([0, 0, 0, 0], 0).into()));
+            let (body, line) = match endpoint {
+                Endpoint::Responses => {
+                    match responses::Line::read(services, organization, &body, &mut lease).await {
+                        Ok(line) => (line.body.clone(), Some(line)),
+                        Err(error) => return refused(error).await,
+                    }
+                }
+                Endpoint::ChatCompletions | Endpoint::Embeddings | Endpoint::Completions => {
+                    (body, None)
+                }
+            };
             match services.chat.call_behind_others(caller, operation, body, lease).await {
-                Ok(finished) => self.record(finished, &record).await,
+                Ok(finished) => self.record(finished, line, &record).await,
                 Err(chat::Error::Engine(engine::Error::Stopping)) => Answered::Stopping,
                 Err(
                     chat::Error::TokensUsedUp { .. }
@@ -184,10 +196,7 @@ impl Answers for BatchAnswers {
                     | chat::Error::Engine(_)
                     | chat::Error::Chains(_),
                 ) => Answered::Later,
-                Err(error) => {
-                    let (status, body) = body_of(error.into()).await;
-                    Answered::Refused { status, body }
-                }
+                Err(error) => refused(error.into()).await,
             }
         })
     }
@@ -196,15 +205,22 @@ impl Answers for BatchAnswers {
 impl BatchAnswers {
     /// Records a call in one commit with the answer to its line. A transient failure is recorded
     /// without an answer, unless the line is not tried again.
-    async fn record(&self, finished: Finished, record: &LineRecord) -> Answered {
+    async fn record(
+        &self,
+        finished: Finished,
+        line: Option<responses::Line>,
+        record: &LineRecord,
+    ) -> Answered {
         let Finished { mut ended, answer } = finished;
         let execution = ended.execution.id;
         let (status, body) = match answer {
-            Ok(answer) => {
-                let body = String::from_utf8(answer.into()).ok();
-                let body = body.and_then(|text| RawValue::from_string(text).ok());
-                (200, body.unwrap_or_else(|| RawValue::NULL.to_owned()))
-            }
+            Ok(answer) => match line {
+                Some(line) => match line.translate(&self.0, execution, answer).await {
+                    Ok(response) => (200, response),
+                    Err(error) => body_of(error).await,
+                },
+                None => (200, raw(answer.into())),
+            },
             Err(failure) if is_transient(&failure) && !record.is_last_attempt() => {
                 return self.settle(ended).await;
             }
@@ -227,13 +243,23 @@ impl BatchAnswers {
     }
 }
 
+/// Returns the answer to a line that no model is asked for.
+async fn refused(error: crate::Error) -> Answered {
+    let (status, body) = body_of(error).await;
+    Answered::Refused { status, body }
+}
+
+/// Returns a text that is JSON.
+fn raw(text: Vec<u8>) -> Box<RawValue> {
+    let text = String::from_utf8(text).unwrap_or_default();
+    RawValue::from_string(text).unwrap_or_else(|_not_json| RawValue::NULL.to_owned())
+}
+
 /// Returns the status and the body that an OpenAI client would get.
 async fn body_of(error: crate::Error) -> (u16, Box<RawValue>) {
     let (head, body) = error.into_open_ai_response().into_parts();
     let bytes = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
-    let text = String::from_utf8(bytes.into()).unwrap_or_default();
-    let body = RawValue::from_string(text).unwrap_or_else(|_not_json| RawValue::NULL.to_owned());
-    (head.status.as_u16(), body)
+    (head.status.as_u16(), raw(bytes.into()))
 }
 
 /// Whether a later attempt may succeed.

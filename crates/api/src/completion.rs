@@ -10,7 +10,7 @@ use orrery_dialects::{Answer, Event, Request, Unreadable, chat as dialect};
 use serde::Serialize;
 use tokio::time::{Instant, timeout_at};
 
-use super::Context;
+use super::Services;
 use super::chat::X_EXECUTION_ID;
 use orrery_http::event_stream::EventReader;
 use orrery_http::sse::HEARTBEAT;
@@ -24,8 +24,8 @@ const EVENT_MAX: usize = 17 * 1024 * 1024;
 ///
 /// # Errors
 /// An internal error; the request can always be written.
-pub(crate) async fn write(context: &Context, request: &Request) -> Result<Bytes, crate::Error> {
-    let server = match context.services.chat.is_own(&request.model).await {
+pub(crate) async fn write(services: &Services, request: &Request) -> Result<Bytes, crate::Error> {
+    let server = match services.chat.is_own(&request.model).await {
         true => dialect::ModelServer::Own,
         false => dialect::ModelServer::Other,
     };
@@ -58,11 +58,22 @@ pub(crate) async fn translate<T: Send + 'static>(
 ) -> Result<(HeaderMap, T), crate::Error> {
     let (parts, body) = answer.into_parts();
     let text = body.collect().await.map_err(crate::Error::internal)?.to_bytes();
+    Ok((parts.headers, translated(text, translate).await?))
+}
+
+/// Translates the text of a complete answer.
+///
+/// # Errors
+/// As [`translate`].
+pub(crate) async fn translated<T: Send + 'static>(
+    text: Bytes,
+    translate: impl FnOnce(Answer) -> Result<T, Unreadable> + Send + 'static,
+) -> Result<T, crate::Error> {
     let length = text.len();
     let translated =
         answers::parse_aside(length, move || translate(dialect::read_answer(&text)?)).await;
     let translated = translated.ok_or_else(|| crate::Error::internal("no translation"))?;
-    Ok((parts.headers, translated.map_err(unreadable)?))
+    translated.map_err(unreadable)
 }
 
 /// Returns a translated answer with the headers of the completion.

@@ -48,7 +48,7 @@ pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Erro
     let request: CreateRequest = http_request::parse(&given)?;
     let shows_thinking = shows_thinking(&request);
     let request = read(request);
-    let body = completion::write(&context, &request).await?;
+    let body = completion::write(&context.services, &request).await?;
     drop(given);
     let caller = chat::caller_of(&context)?;
     let services = Arc::clone(&context.services);
@@ -88,7 +88,7 @@ pub(crate) const COUNT_TOKENS: Doc = Doc {
 pub(crate) async fn count_tokens(mut context: Context) -> Result<Response, crate::Error> {
     let request = read_prompt(context.request.json().await?);
     let services = &context.services;
-    let body = completion::write(&context, &request).await?;
+    let body = completion::write(&context.services, &request).await?;
     let counted = if chat::is_agent(services, &request.model) {
         None
     } else {

@@ -21,12 +21,6 @@ pub const LINE_MAX: usize = 4 * 1024 * 1024;
 pub const CUSTOM_ID_MAX: usize = 512;
 /// Maximum number of invalid lines that a failed batch reports.
 pub const ERRORS_MAX: usize = 100;
-/// Maximum number of metadata entries.
-pub const METADATA_MAX: usize = 16;
-/// Maximum length of the name of a metadata entry, in characters.
-pub const METADATA_NAME_MAX: usize = 64;
-/// Maximum length of the value of a metadata entry, in characters.
-pub const METADATA_VALUE_MAX: usize = 512;
 /// The time within which the lines of a batch are answered; unanswered lines then expire.
 pub const WINDOW: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -35,20 +29,27 @@ pub const WINDOW: Duration = Duration::from_secs(24 * 60 * 60);
 pub enum Endpoint {
     #[serde(rename = "/v1/chat/completions")]
     ChatCompletions,
+    #[serde(rename = "/v1/responses")]
+    Responses,
     #[serde(rename = "/v1/embeddings")]
     Embeddings,
+    #[serde(rename = "/v1/completions")]
+    Completions,
 }
 
 impl Endpoint {
     /// All endpoints.
-    pub const ALL: [Self; 2] = [Self::ChatCompletions, Self::Embeddings];
+    pub const ALL: [Self; 4] =
+        [Self::ChatCompletions, Self::Responses, Self::Embeddings, Self::Completions];
 
     /// Returns the path of the route.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::ChatCompletions => "/v1/chat/completions",
+            Self::Responses => "/v1/responses",
             Self::Embeddings => "/v1/embeddings",
+            Self::Completions => "/v1/completions",
         }
     }
 }

@@ -89,7 +89,7 @@ enumerations! {
         = "The role of a member. Each organization has one Owner.";
     "FileSource": FileSource [Upload, Output]
         = "Whether a file was uploaded, or is the output of a model.";
-    "BatchEndpoint": batch::Endpoint [ChatCompletions, Embeddings]
+    "BatchEndpoint": batch::Endpoint [ChatCompletions, Responses, Embeddings, Completions]
         = "The route that answers the lines of a batch.";
     "BatchStatus": batch::Status [
         Validating, Failed, InProgress, Finalizing, Completed, Expired, Cancelling, Cancelled

@@ -1,15 +1,12 @@
 //! Batches in OpenAI's format.
 
-use std::collections::BTreeMap;
-
-use schemars::{JsonSchema, Schema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::metadata::Metadata;
 use super::pattern;
-use orrery_domain::batch::{
-    self, Batch, Endpoint, METADATA_MAX, METADATA_NAME_MAX, METADATA_VALUE_MAX, Status,
-};
+use orrery_domain::batch::{self, Batch, Endpoint, Status};
 use orrery_domain::ids::FileId;
 
 /// A batch to create.
@@ -30,18 +27,6 @@ pub struct Request {
     pub completion_window: Window,
     /// Key-value pairs that are returned with the batch.
     pub metadata: Option<Metadata>,
-}
-
-/// Key-value pairs that a client stores with a batch.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
-#[schemars(rename = "BatchMetadata", transform = bounded)]
-pub struct Metadata(pub BTreeMap<String, String>);
-
-fn bounded(schema: &mut Schema) {
-    schema.insert("maxProperties".to_owned(), json!(METADATA_MAX));
-    schema.insert("propertyNames".to_owned(), json!({"maxLength": METADATA_NAME_MAX}));
-    let value = json!({"type": "string", "maxLength": METADATA_VALUE_MAX});
-    schema.insert("additionalProperties".to_owned(), value);
 }
 
 /// The time in which the lines of a batch are answered.

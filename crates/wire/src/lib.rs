@@ -34,6 +34,7 @@ pub mod limits;
 pub mod mcp;
 pub mod member;
 pub mod messages;
+pub mod metadata;
 pub mod model;
 pub mod ollama;
 pub mod openai;

@@ -46,7 +46,7 @@ pub(super) async fn create(
     let is_stream = request.is_stream;
     // The engine reads the answer as a whole.
     let request = Request { is_stream: false, ..request };
-    let body = completion::write(context, &request).await?;
+    let body = completion::write(&context.services, &request).await?;
     let body = String::from_utf8(body.into()).map_err(crate::Error::internal)?;
     let body = RawValue::from_string(body).map_err(crate::Error::internal)?;
     let id: ExecutionId = runtime::new_id();

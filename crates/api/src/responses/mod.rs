@@ -8,10 +8,11 @@ mod stream;
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use orrery_dialects::responses::{
     Head, Ids, PREFIX, identify, of_input, read, settings, shows_reasoning, write_answer,
 };
-use serde_json::value::to_raw_value;
+use serde_json::value::{RawValue, to_raw_value};
 
 use super::chat::{self, EXECUTION};
 use super::completion::{self, execution_of};
@@ -26,7 +27,7 @@ use orrery_http::request::{self as http_request, busy};
 use orrery_responses::{self as responses, NewResponse};
 use orrery_runtime as runtime;
 use orrery_wire::request;
-use orrery_wire::responses::answer::{Item as Shown, Response as Answer};
+use orrery_wire::responses::answer::{Item as Shown, Response as Answer, Settings};
 use orrery_wire::responses::event::Event;
 use orrery_wire::responses::{
     CreateRequest, Input, InputContent, InputMessage, InputRole, Item, MessageTag,
@@ -85,7 +86,7 @@ pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Erro
         let wanted = background::Wanted { keep, settings, shows_reasoning, request };
         return background::create(&context, caller, wanted).await;
     }
-    let body = completion::write(&context, &request).await?;
+    let body = completion::write(&services, &request).await?;
     let mut bound = lease.sibling();
     bound.grow(body.len()).map_err(|_full| busy())?;
     let body = bound.bind(body);
@@ -103,6 +104,56 @@ pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Erro
         keep.store(&services, &response).await?;
     }
     Ok(completion::respond(&headers, &response))
+}
+
+/// A request of a batch, as a chat completion.
+pub(crate) struct Line {
+    /// The chat completion in OpenAI's format.
+    pub body: Bytes,
+    created_at: i64,
+    settings: Settings,
+    shows_reasoning: bool,
+}
+
+impl Line {
+    /// Reads a request. Its response is not stored.
+    pub(crate) async fn read(
+        services: &Services,
+        organization: OrganizationId,
+        given: &[u8],
+        lease: &mut Lease,
+    ) -> Result<Self, crate::Error> {
+        let request = request::read(http_request::parse_value(given)?);
+        let mut request: CreateRequest = request.map_err(InvalidRequest::from)?;
+        if request.background == Some(true) {
+            let problem = "background is not available in a batch";
+            return Err(InvalidRequest::field("background", problem).into());
+        }
+        request.store = Some(false);
+        let settings = settings(&request);
+        let shows_reasoning = shows_reasoning(&request);
+        let Conversation { items, request, .. } =
+            conversation(services, organization, request, lease).await?;
+        let body = completion::write(services, &read(request, items)).await?;
+        let created_at = services.clock.now().unix_seconds();
+        Ok(Self { body, created_at, settings, shows_reasoning })
+    }
+
+    /// Translates the answer to the chat completion.
+    pub(crate) async fn translate(
+        self,
+        services: &Services,
+        execution: ExecutionId,
+        answer: Bytes,
+    ) -> Result<Box<RawValue>, crate::Error> {
+        let Self { created_at, settings, shows_reasoning, .. } = self;
+        let ids = Ids { response: responses::shown(execution), shows_reasoning };
+        let head = Head { ids, created_at, settings };
+        let now = services.clock.now().unix_seconds();
+        let translate = move |answer| Ok(head.with(write_answer(answer, &head.ids, now)));
+        let response = completion::translated(answer, translate).await?;
+        to_raw_value(&response).map_err(crate::Error::internal)
+    }
 }
 
 fn check_background(services: &Services, request: &CreateRequest) -> Result<(), crate::Error> {

@@ -214,8 +214,8 @@ fn image(image: String) -> Part {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
     use crate::chat::{ModelServer, write};
+    use serde_json::json;
 
     fn chat(body: Value) -> Value {
         let Read { request, more } = read_chat(serde_json::from_value(body).unwrap());

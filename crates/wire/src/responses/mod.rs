@@ -7,13 +7,12 @@
 pub mod answer;
 pub mod event;
 
-use std::collections::BTreeMap;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::chat::MODEL_CHARS_MAX;
+use super::metadata::{METADATA_VALUE_MAX, Metadata};
 use super::pattern;
 
 /// Maximum number of items in an input.
@@ -24,12 +23,6 @@ pub const PARTS_MAX: usize = 5000;
 pub const TOOLS_MAX: usize = 1024;
 /// Maximum number of entries of `include`.
 pub const INCLUDES_MAX: usize = 64;
-/// Maximum number of fields of `metadata`.
-pub const METADATA_MAX: usize = 16;
-/// Maximum length of a name in `metadata`, in characters.
-pub const METADATA_NAME_CHARS_MAX: usize = 64;
-/// Maximum length of a value in `metadata`, in characters.
-pub const METADATA_CHARS_MAX: usize = 512;
 /// Maximum length of an ID, in characters.
 pub const ID_CHARS_MAX: usize = 256;
 
@@ -124,30 +117,17 @@ pub struct CreateRequest {
     /// Accepted and ignored.
     pub stream_options: Option<Map<String, Value>>,
     /// An ID of the end user, which is passed on.
-    #[schemars(length(max = METADATA_CHARS_MAX))]
+    #[schemars(length(max = METADATA_VALUE_MAX))]
     pub user: Option<String>,
     /// An ID of the end user, which is passed on as `user` if that is absent.
-    #[schemars(length(max = METADATA_CHARS_MAX))]
+    #[schemars(length(max = METADATA_VALUE_MAX))]
     pub safety_identifier: Option<String>,
     /// Returned with the response: the servers of models cache prompts by themselves.
-    #[schemars(length(max = METADATA_CHARS_MAX))]
+    #[schemars(length(max = METADATA_VALUE_MAX))]
     pub prompt_cache_key: Option<String>,
     /// Accepted and ignored.
     pub service_tier: Option<String>,
 }
-
-/// Names and values of a client.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(transparent)]
-#[schemars(
-    rename = "ResponseMetadata",
-    extend(
-        "maxProperties" = METADATA_MAX,
-        "propertyNames" = json!({"type": "string", "maxLength": METADATA_NAME_CHARS_MAX}),
-        "additionalProperties" = json!({"type": "string", "maxLength": METADATA_CHARS_MAX}),
-    )
-)]
-pub struct Metadata(pub BTreeMap<String, String>);
 
 /// The input of a response.
 #[derive(Debug, Deserialize, JsonSchema)]
