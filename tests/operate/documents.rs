@@ -61,6 +61,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("docs/clients.md", "clients/test runs it"),
     ("docs/clients.md", "tests/clients runs the library"),
     ("docs/clients.md", "tests/clients runs the library"),
+    ("docs/clients.md", "tests/clients runs the library"),
     ("docs/clients.md", "needs Claude Code"),
     ("docs/clients.md", "tests/clients runs the library"),
     ("docs/clients.md", "needs a Java runtime"),

@@ -228,7 +228,7 @@ mod tests {
             assert_eq!(instead_of(path), said, "{path}");
         }
         let other = instead_of("/openai/v1/prediction");
-        assert!(other.starts_with("below /openai/v1 are chat, "), "{other}");
+        assert!(other.starts_with("below /openai/v1 are batches, chat, "), "{other}");
         assert!(!other.contains("messages") && !other.contains("assistants"), "{other}");
     }
 }

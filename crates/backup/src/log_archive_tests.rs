@@ -396,7 +396,7 @@ async fn restore_reaches_gap_with_named_time() {
     for (missing, read) in [(&files[1], 1), (&files[0], 0)] {
         fs::rename(&missing.path, &away).unwrap();
         let refused = restored(&backup, replay(&fixture)).await.err().unwrap().to_string();
-        let at = refused.split_once("--until ").unwrap().1.split_once(',').unwrap().0;
+        let at = refused.split_once("--until ").unwrap().1.split_once(';').unwrap().0;
         let until = Some(at.parse::<Timestamp>().unwrap().end_of_millisecond());
         let done = restored(&backup, Replay { until, ..replay(&fixture) }).await.unwrap();
         let reached = done.reached.unwrap();

@@ -68,7 +68,7 @@ fn replay_plan_names_time_that_leads_to_gap() {
     add_file(log.path(), 6, &[14]);
     let refused = planned(&log, None).unwrap_err().to_string();
     assert!(refused.contains("the commits 5 to 5 are missing"), "{refused}");
-    let named = refused.split_once("--until ").unwrap().1.split_once(',').unwrap().0;
+    let named = refused.split_once("--until ").unwrap().1.split_once(';').unwrap().0;
     let until = named.parse::<Timestamp>().unwrap();
     assert_eq!(until, at(30));
     let plan = planned(&log, Some(until.end_of_millisecond())).unwrap();

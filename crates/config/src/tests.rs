@@ -132,7 +132,7 @@ fn config_reports_all_errors_at_once_with_positions() {
 fn config_key_in_wrong_table_gets_hint() {
     for (text, expect) in [
         ("[log]\ndata_dir = 'x'", "`data_dir` belongs at the top of the file, above `[log]`"),
-        ("[hosts.base]\nmodels_dir = 'x'", "to the top of the file, above `[hosts.base]`"),
+        ("[hosts.base]\nmodels_dir = 'x'", "at the top of the file, above `[hosts.base]`"),
         ("[limits]\nretention.executions = '1d'", "is a table of its own: write `[retention]`"),
         ("[backup]\nlevel = 'info'", "did you mean `log.level`?"),
         ("upstream_url = 'http://x/v1'", "did you mean `router.upstream_url`?"),

@@ -165,6 +165,10 @@ impl Service {
     pub(crate) async fn restart_after(self, between: impl AsyncFnOnce(&Config)) -> Self {
         self.running.stop().await;
         self.runtime.end().await;
+        // A hook may have dropped the last handle of the store, whose writer then still holds the
+        // lock, which the command of a test would not wait for.
+        let data = &self.config.data_dir;
+        until("the store is closed", async || storage::make_and_lock(data).ok()).await;
         between(&self.config).await;
         let runtime = Own::new();
         let running = runtime.start(&self.config).await;

@@ -125,7 +125,10 @@ fn manifest_runner_refuses_invalid_values() {
         ("type = 'http'\nurl = '/x'", "3:7 `runner.url`: expected an absolute http or https"),
         ("type = 'http'\nurl = 'http://a:0'", "3:7 `runner.url`: must not have the port 0"),
         ("type = 'cog'\nurl = 'http://u%3Ax@a'", "`runner.url`: must not have ':' in its user"),
-        ("type = 'cog'\nurl = 'http://a/{{input.b}}'", "`runner.url`: has a reference where"),
+        (
+            "type = 'cog'\nurl = 'http://a/{{input.b}}'",
+            "`runner.url`: contains a reference, but references are not resolved here",
+        ),
         (
             "type = 'http'\nurl = '{{input.b}}'",
             "`runner.url`: contains a reference, but references are not",
@@ -158,7 +161,7 @@ fn manifest_runner_refuses_invalid_values() {
         ("type = 'openai'\nmodel = 'm'\nurl = 'http://a'", "1:1 `runner.kind` is missing"),
         (
             "type = 'openai'\nmodel = 'm'\nurl = 'http://a'\nkind = 'talk'",
-            "5:8 `runner.kind`: expected one of \"chat\", \"embeddings\", \"images\", found",
+            "5:8 `runner.kind`: expected one of \"chat\", \"embeddings\", \"images\", \"completions\", \"rerank\", found",
         ),
         ("type = 'openai'\nkind = 'chat'\nurl = 'http://a'", "1:1 `runner.model` is missing"),
         ("type = 'cog'", "1:1 `runner.url` is missing"),
@@ -292,7 +295,7 @@ fn manifest_schema_refuses_misplaced_and_misspelled_keys() {
         ),
         (
             "[request_schema.properties.image]\ntimeout = '5s'",
-            "10:1 unknown key `request_schema.properties.image.timeout`; `timeout` belongs to \
+            "10:1 unknown key `request_schema.properties.image.timeout`; `timeout` belongs at \
              the top of the file, above `[request_schema.properties.image]`"
                 .to_owned(),
         ),
