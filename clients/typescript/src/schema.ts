@@ -113,7 +113,7 @@ export interface paths {
         };
         /**
          * List models
-         * @description Returns the models of the catalog as a bare array, a page at a time; `X-Total-Count` is the number of matches. Needs no key. With a key in `Authorization: Bearer`, or with `format=openai`, the response is instead OpenAI's list of the models that chat and embeddings clients can call, without pages. With the header `anthropic-version`, the response is Anthropic's list of the models that can chat.
+         * @description Returns the models of the catalog as a bare array, a page at a time; `X-Total-Count` is the number of matches. Needs no key. With a key in `Authorization: Bearer`, or with `format=openai`, the response is instead OpenAI's list of the models that its clients can call, without pages. With the header `anthropic-version`, it is Anthropic's list of the models that can converse.
          */
         get: operations["list_models"];
         put?: never;
@@ -878,6 +878,150 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/completions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Create a text completion
+         * @description Continues one or several texts in OpenAI's format, with a local model of the kind `completions`, a model of the runner `llm`, or a model of the upstream. Unknown fields are passed on to the model. With `stream`, the response is a stream of chunks that ends with `[DONE]`. The cost is in `usage.cost`. Errors have OpenAI's format.
+         */
+        post: operations["create_completion"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/rerank": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Sort documents by relevance
+         * @description Sorts documents by their relevance to a query, with a local model of the kind `rerank` or a model of the upstream. The most relevant document is first. Other fields are passed on to the model. The cost is in `usage.cost`. Errors have OpenAI's format.
+         */
+        post: operations["rerank"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/rerank": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Sort documents by relevance, without a version
+         * @description Does the same as `POST /v1/rerank`, for clients that omit `/v1`.
+         */
+        post: operations["rerank_alias"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/responses": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Create a response
+         * @description Answers in the format of OpenAI's Responses API with any model that can be called by chat completions: a local chat model, the agent, an alias, or a model of the upstream. The request is translated to a chat completion, and its answer back. The response is stored for `retention.responses` of the configuration unless `store` is false, so that `previous_response_id` can continue it. With `background`, the answer is the queued response, which survives a restart. The cost is in `usage.cost`. Errors have OpenAI's format.
+         */
+        post: operations["create_response"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/responses/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get a response
+         * @description Returns a stored response. With `stream`, returns it as server-sent events, in which each part is one piece, so that the numbers of the events are the same each time; `starting_after` skips those that the client has. The stream of a response in the background waits for its end.
+         */
+        get: operations["get_response"];
+        put?: never;
+        post?: never;
+        /**
+         * Delete a response
+         * @description Deletes a stored response, and cancels it if it has not ended. Responses that continue it can no longer be continued themselves.
+         */
+        delete: operations["delete_response"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/responses/{id}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Cancel a response
+         * @description Cancels a response in the background, and returns it. One that has ended stays as it is. A response that is not in the background returns 400.
+         */
+        post: operations["cancel_response"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/responses/{id}/input_items": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the input items of a response
+         * @description Returns the items of a stored response's own input, without those of the responses that it continues.
+         */
+        get: operations["list_response_input_items"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/messages": {
         parameters: {
             query?: never;
@@ -927,7 +1071,7 @@ export interface paths {
         };
         /**
          * List callable models
-         * @description Returns the local chat and embedding models, then the models of the upstream, with prices that include the platform fee. While the upstream does not respond, its last list is returned, and `upstream.stale` is true.
+         * @description Returns the local models that chat completions, embeddings, text completions or rerank can call, then those of the upstream, with their prices, which include the platform fee. While the upstream does not its last list is returned, and `upstream.stale` is true.
          */
         get: operations["list_chat_models"];
         put?: never;
@@ -1219,7 +1363,7 @@ export interface paths {
         };
         /**
          * List files
-         * @description Returns a page of the organization's files: uploads, pending uploads, and files that models produced. Pass `next_cursor` as `cursor` for the next page.
+         * @description Returns a page of the organization's files: uploads, pending uploads, and files that models produced. Pass `next_cursor` as `cursor` for the next page. With `purpose`, the page is also in OpenAI's format, and may have fewer files than `limit` although `has_more` is true.
          */
         get: operations["list_files"];
         put?: never;
@@ -1228,6 +1372,70 @@ export interface paths {
          * @description Stores a file of a multipart form and returns its record. `url` of the record can be used as an input of models, and read without a key. The bytes are synced to disk before the response. A file above `files.max_bytes` or the organization's quota returns 413.
          */
         post: operations["create_file"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/batches": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List batches
+         * @description Returns a page of the organization's batches, newest first. Pass `last_id` as `after` for the next page.
+         */
+        get: operations["list_batches"];
+        put?: never;
+        /**
+         * Create a batch
+         * @description Answers the requests in a file of JSON lines in the background, at most 50,000 lines and 200 MiB. Each line is answered and charged once, even after a crash, and yields to live calls. Poll the batch for its progress; when it has ended, `output_file_id` and `error_file_id` name the files with the results. Lines that are not answered within 24 hours expire.
+         */
+        post: operations["create_batch"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/batches/{batch}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get a batch
+         * @description Returns the batch with its progress. The last 1,000 ended batches of an organization are kept.
+         */
+        get: operations["get_batch"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/batches/{batch}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Cancel a batch
+         * @description Cancels the batch: no more lines are started, and those in flight are answered. The results so far are in the output files. Cancelling a cancelled batch changes nothing and returns 200.
+         */
+        post: operations["cancel_batch"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1772,7 +1980,7 @@ export interface components {
             owned_by: string;
             /** @description Where the model runs. */
             source: components["schemas"]["RouterModelSource"];
-            /** @description What the model is for. Null if the upstream does not say. */
+            /** @description What the model is for. Null if the upstream does not report the kind. */
             kind: components["schemas"]["RouterModelKind"] | null;
             /**
              * Format: uint32
@@ -1796,27 +2004,27 @@ export interface components {
          * @description The kind of a model.
          * @enum {string}
          */
-        RouterModelKind: "chat" | "embeddings";
+        RouterModelKind: "chat" | "embeddings" | "completions" | "rerank";
         /** @description A price in US dollars, including this service's platform fee. */
         RouterModelPricing: {
             /**
              * Format: double
-             * @description The price of an answer.
+             * @description The price per answer.
              */
             per_answer: number | null;
             /**
              * Format: double
-             * @description The price of a second of run time.
+             * @description The price per second of run time.
              */
             per_second: number | null;
             /**
              * Format: double
-             * @description The price of a million tokens of the prompt.
+             * @description The price per million tokens of the prompt.
              */
             per_million_input_tokens: number | null;
             /**
              * Format: double
-             * @description The price of a million tokens of the answer.
+             * @description The price per million tokens of the answer.
              */
             per_million_output_tokens: number | null;
         };
@@ -1848,7 +2056,7 @@ export interface components {
              */
             created_at: string;
         };
-        /** @description A model, in the format of the catalog, of OpenAI or of Anthropic. */
+        /** @description A model, in the catalog's, OpenAI's or Anthropic's format. */
         ModelDetail: components["schemas"]["Model"] | components["schemas"]["RouterModel"] | components["schemas"]["MessageModel"];
         /**
          * @description A prediction that was created, is still running, or was cancelled.
@@ -1860,7 +2068,7 @@ export interface components {
          */
         PredictionAccepted: {
             /**
-             * @description `success` for a prediction that was created, `cancelled` for one that was cancelled.
+             * @description `success` if the prediction was created, `cancelled` if it was cancelled.
              * @enum {string}
              */
             status: "success" | "cancelled";
@@ -1947,7 +2155,7 @@ export interface components {
             model: string;
             /** @description The status of the prediction. */
             status: components["schemas"]["PredictionStatus"];
-            /** @description The input, with the defaults of the model's schema filled in. Null if it is hidden. */
+            /** @description The input, with the defaults of the model's schema filled in. Null if the input is hidden. */
             input: unknown;
             /** @description Why the input is missing or damaged on disk. */
             input_error?: string | null;
@@ -2066,7 +2274,7 @@ export interface components {
             execution_id?: string | null;
             /**
              * Format: date-time
-             * @description When it happened.
+             * @description When the step or the attempt started or ended.
              */
             at: string;
             /**
@@ -2107,9 +2315,9 @@ export interface components {
             tags: string[];
             /** @description Whether the workflow is locked. A locked workflow can run, but not be changed. */
             locked: boolean;
-            /** @description A mark for clients. The service does not use it. */
+            /** @description A flag for clients. The service does not use it. */
             production: boolean;
-            /** @description The version that runs if a trigger names none. */
+            /** @description The version that runs if a trigger does not name a version. */
             latest_version_id: string;
             /** @description The status of the workflow. */
             status: components["schemas"]["WorkflowStatus"];
@@ -2146,7 +2354,7 @@ export interface components {
             slug: string;
             /** @description Whether the version is locked. A locked version can run, but not be changed. */
             locked: boolean;
-            /** @description A mark for clients. The service does not use it. */
+            /** @description A flag for clients. The service does not use it. */
             production: boolean;
             /**
              * @description Whether other organizations may run this version. Shared versions are unlisted, but not
@@ -2162,12 +2370,12 @@ export interface components {
             status: components["schemas"]["WorkflowStatus"];
             /**
              * Format: date-time
-             * @description Absent in the response to a create.
+             * @description Absent in the response to a creation request.
              */
             created_at?: string | null;
             /**
              * Format: date-time
-             * @description Absent in the response to a create.
+             * @description Absent in the response to a creation request.
              */
             updated_at?: string | null;
             /** @description The definition, with credentials masked. Only present when a single version is read. */
@@ -2211,12 +2419,12 @@ export interface components {
             total_count: number;
             /**
              * Format: uint64
-             * @description On the base host only.
+             * @description Only on the base host.
              */
             limit?: number | null;
             /**
              * Format: uint64
-             * @description On the workflows host only.
+             * @description Only on the workflows host.
              */
             offset?: number | null;
         };
@@ -2238,11 +2446,11 @@ export interface components {
             version_id: string;
             /** @description The status of the execution. */
             status: components["schemas"]["SummaryStatus"];
-            /** @description What the execution needs to continue: an event (`event`) or a resume (`paused`). */
+            /** @description What the execution needs to continue: an event (`event`) or a resume request (`paused`). */
             waiting_for?: components["schemas"]["WaitsFor"] | null;
             /**
              * Format: date-time
-             * @description When the execution started. Until then, when it was created.
+             * @description When the execution started. Until then, when the execution was created.
              */
             started_at: string;
             /**
@@ -2267,7 +2475,7 @@ export interface components {
          */
         SummaryStatus: "running" | "completed" | "failed" | "cancelled";
         /**
-         * @description What a workflow execution needs to continue: an event (`event`) or a resume (`paused`).
+         * @description What an execution needs to continue: an event (`event`) or a resume request (`paused`).
          * @enum {string}
          */
         WaitsFor: "event" | "paused";
@@ -2285,7 +2493,7 @@ export interface components {
              * @description The workflow. Only for workflow schedules.
              */
             workflow_id?: string | null;
-            /** @description The workflow version that runs. Null for the latest. Only for workflow schedules. */
+            /** @description The workflow version that runs. Null means the latest version. Only for workflow schedules. */
             version_id: string | null;
             /** @description The model's slug. Only for model schedules. */
             model?: string | null;
@@ -2315,17 +2523,17 @@ export interface components {
             paused: boolean;
             /**
              * Format: date-time
-             * @description The time before which the schedule does not fire. Null for no limit.
+             * @description The time before which the schedule does not fire. Null means no limit.
              */
             starts_at: string | null;
             /**
              * Format: date-time
-             * @description The time after which the schedule does not fire. Null for no limit.
+             * @description The time after which the schedule does not fire. Null means no limit.
              */
             ends_at: string | null;
-            /** @description The URL that is notified when each run ends. Null for none. */
+            /** @description The URL that is notified when each run ends. Null if there is no webhook. */
             webhook_url: string | null;
-            /** @description Whether the webhooks also carry their secret. Null for the service's default. */
+            /** @description Whether the webhooks also carry their secret. Null means the service's default. */
             webhook_send_plain_secret: boolean | null;
             /** @description The next ten firings, without jitter. Empty while the schedule is paused. */
             next_runs: string[];
@@ -2368,12 +2576,13 @@ export interface components {
             at: string;
             /**
              * Format: uuid
-             * @description The execution that the firing started. Null if it started none.
+             * @description The execution that the firing started. Null if the firing started no execution.
              */
             execution_id: string | null;
             /**
-             * @description The status of the execution or `deleted`, or `skipped` because of the overlap rule, `missed`
-             *     because it was too late, or `refused` because it could not start.
+             * @description The status of the execution, or `deleted` if the execution is no longer stored. A firing
+             *     that started no execution is `skipped` because of the overlap rule, `missed` because it was
+             *     too late, or `refused` because it could not start.
              * @enum {string}
              */
             status: "created" | "processing" | "success" | "error" | "cancelled" | "queued" | "running" | "completed" | "failed" | "deleted" | "skipped" | "missed" | "refused";
@@ -2478,7 +2687,7 @@ export interface components {
             status: components["schemas"]["BulkJobStatus"];
             /**
              * Format: uint64
-             * @description The number of executions to process. Null until they have been counted.
+             * @description The number of executions to process. Null until the executions have been counted.
              */
             total: number | null;
             /**
@@ -2488,7 +2697,8 @@ export interface components {
             done: number;
             /**
              * Format: uint64
-             * @description The number of executions on which the action failed, such as a cancel of one that has ended.
+             * @description The number of executions on which the action failed, such as cancelling an execution that
+             *     has ended.
              */
             failed: number;
             /**
@@ -2498,7 +2708,7 @@ export interface components {
             started_at: string;
             /**
              * Format: date-time
-             * @description When the job ended. Null while it is running.
+             * @description When the job ended. Null while the job is running.
              */
             completed_at: string | null;
         };
@@ -2613,7 +2823,7 @@ export interface components {
             created_at: string;
             /**
              * Format: date-time
-             * @description When the execution started. Until then, when it was created.
+             * @description When the execution started. Until then, when the execution was created.
              */
             started_at: string;
             /**
@@ -2641,7 +2851,7 @@ export interface components {
             error_classification: components["schemas"]["ErrorClassification"] | null;
             /** @description Cost and durations. */
             metrics: components["schemas"]["ExecutionMetrics"];
-            /** @description What the execution waits for. Absent after it has ended. */
+            /** @description What the execution waits for. Absent after the execution has ended. */
             waiting_for?: components["schemas"]["WaitingFor"][] | null;
         };
         /**
@@ -2668,7 +2878,7 @@ export interface components {
             output_error?: string | null;
             /** @description The first element if the output is an array, else the whole output. */
             primary: unknown;
-            /** @description The step's input with all references resolved. Null if it is hidden. */
+            /** @description The step's input with all references resolved. Null if the input is hidden. */
             input: unknown;
             /** @description Why the input is missing or damaged on disk. */
             input_error?: string | null;
@@ -2682,7 +2892,7 @@ export interface components {
              * @description When the step ended. Null until then.
              */
             completed_at: string | null;
-            /** @description The attempts in order. Empty for steps that make none. */
+            /** @description The attempts in order. Empty for steps that make no attempts. */
             attempts: components["schemas"]["StepAttempt"][];
             /** @description More information about the step. */
             metadata: components["schemas"]["StepMetadata"];
@@ -2878,7 +3088,7 @@ export interface components {
             requested_model: string | null;
             /**
              * Format: uuid
-             * @description The workflow. Null for rows that belong to none.
+             * @description The workflow. Null for rows that belong to no workflow.
              */
             workflow_id: string | null;
             /** @description The name of the workflow. */
@@ -2897,7 +3107,7 @@ export interface components {
             bulk_id: string | null;
             /** @description The status. The values depend on the type. */
             status: components["schemas"]["HistoryRowStatus"];
-            /** @description What the workflow execution needs to continue: an event (`event`) or a resume (`paused`). */
+            /** @description What the execution needs to continue: an event (`event`) or a resume request (`paused`). */
             waiting_for?: components["schemas"]["WaitsFor"] | null;
             /** @description The name of the error. */
             error: string | null;
@@ -2930,13 +3140,13 @@ export interface components {
              * @description When the execution ended. Null until then.
              */
             completed_at: string | null;
-            /** @description The output as JSON text. Null if the page has no room for it. */
+            /** @description The output as JSON text. Null if the output would make the page too large. */
             output: string | null;
             /** @description Why the output is missing or damaged on disk. */
             output_error?: string | null;
             /**
              * Format: uuid
-             * @description The API key that started the execution. Null if it was started in the dashboard.
+             * @description The API key that started the execution. Null if the execution was started in the dashboard.
              */
             api_key_id: string | null;
             /** @description What started the execution. */
@@ -2980,7 +3190,7 @@ export interface components {
             output_tokens: number;
             /** @description Whether the token counts are estimated because the model did not report them. */
             tokens_estimated: boolean;
-            /** @description Whether the model has a price. Without one, the call is free. */
+            /** @description Whether the model has a price. Otherwise, the call is free. */
             priced: boolean;
             /**
              * Format: double
@@ -2992,7 +3202,7 @@ export interface components {
          * @description The type of the call.
          * @enum {string}
          */
-        HistoryChatOperation: "chat" | "embeddings";
+        HistoryChatOperation: "chat" | "embeddings" | "completions" | "rerank";
         /** @description A decisions request. */
         HistoryDecision: {
             /**
@@ -3024,7 +3234,7 @@ export interface components {
             output_tokens: number;
             /** @description Whether the token counts are estimated because the model did not report them. */
             tokens_estimated: boolean;
-            /** @description Whether the model has a price. Without one, the request is free. */
+            /** @description Whether the model has a price. Otherwise, the request is free. */
             priced: boolean;
         };
         /** @description An exchange of the agent. */
@@ -3084,7 +3294,7 @@ export interface components {
             cost: number;
         };
         /**
-         * @description The data of an event of a streamed answer. The model's chunks are forwarded byte for byte, with
+         * @description The data of an event in a streamed answer. The model's chunks are forwarded byte for byte, with
          *     the cost in `usage`. `[DONE]` is the last event; a stream that breaks ends with an error
          *     instead.
          */
@@ -3163,6 +3373,377 @@ export interface components {
          * @enum {string}
          */
         StreamEnd: "[DONE]";
+        /**
+         * @description The data of an event of a streamed text completion. The model's chunks are forwarded byte for
+         *     byte, with the cost in `usage`. `[DONE]` is the last event; a stream that breaks ends with an
+         *     error instead.
+         */
+        TextStreamEvent: components["schemas"]["TextCompletionChunk"] | components["schemas"]["OpenAiError"] | components["schemas"]["StreamEnd"];
+        /** @description A part of a streamed text completion. Models may add other fields. */
+        TextCompletionChunk: {
+            /** @description The next parts of the choices. Empty in the usage event. */
+            choices: components["schemas"]["TextCompletionChunkChoice"][];
+            /** @description Tokens used by the answer. Only in the usage event, unless the model sends it earlier. */
+            usage?: components["schemas"]["ChatChunkUsage"] | null;
+        } & {
+            [key: string]: unknown;
+        };
+        /** @description The next part of a choice. Models may add other fields. */
+        TextCompletionChunkChoice: {
+            /**
+             * Format: uint32
+             * @description The number of the choice, starting at 0.
+             */
+            index?: number | null;
+            /** @description The new part of the text. */
+            text?: string | null;
+            /** @description Why the choice has ended, such as `stop` or `length`. Null until then. */
+            finish_reason?: string | null;
+        } & {
+            [key: string]: unknown;
+        };
+        /** @description The answer to a rerank request. Models may add other fields. */
+        RerankAnswer: {
+            /** @description The documents by their relevance, the most relevant first. */
+            results: components["schemas"]["RerankResult"][];
+            /** @description Tokens used, and their cost. */
+            usage: components["schemas"]["ChatChunkUsage"];
+        } & {
+            [key: string]: unknown;
+        };
+        /** @description The relevance of a document. */
+        RerankResult: {
+            /**
+             * Format: uint
+             * @description The position of the document in the request, starting at 0.
+             */
+            index: number;
+            /**
+             * Format: double
+             * @description The relevance, on the scale of the model.
+             */
+            relevance_score: number;
+            /** @description The document, if the request wants it. */
+            document?: components["schemas"]["RerankDocumentObject"] | null;
+        };
+        /** @description An object with the text of a document. */
+        RerankDocumentObject: {
+            /** @description The text of the document. */
+            text: string;
+        };
+        /** @description A response in OpenAI's format. */
+        Response: {
+            /** @description The ID of the response. */
+            id: string;
+            /**
+             * @description Always `response`.
+             * @constant
+             */
+            object: "response";
+            /**
+             * Format: int64
+             * @description When the request came, in Unix seconds.
+             */
+            created_at: number;
+            /**
+             * Format: int64
+             * @description When the response was complete, in Unix seconds. Null if it is not.
+             */
+            completed_at: number | null;
+            /** @description The status of the response. */
+            status: components["schemas"]["ResponseStatus"];
+            /** @description Why the response failed. Null unless it did. */
+            error: components["schemas"]["ResponseError"] | null;
+            /** @description Why the response is incomplete. Null unless it is. */
+            incomplete_details: components["schemas"]["ResponseIncompleteDetails"] | null;
+            /** @description The items of the answer. */
+            output: components["schemas"]["ResponseItem"][];
+            /** @description The tokens of the call, and their cost. Null until the end. */
+            usage: components["schemas"]["ResponseUsage"] | null;
+            /** @description The `model` of the request. */
+            model: string;
+            /** @description Whether the response is created in the background. */
+            background: boolean;
+            /** @description Instructions that precede the conversation. */
+            instructions: string | null;
+            /**
+             * Format: uint64
+             * @description The maximum number of tokens of the answer.
+             */
+            max_output_tokens: number | null;
+            /**
+             * Format: uint64
+             * @description Always null.
+             */
+            max_tool_calls: number | null;
+            /** @description Names and values of the client. */
+            metadata: {
+                [key: string]: string;
+            };
+            /** @description Whether the model may call several tools at once. */
+            parallel_tool_calls: boolean;
+            /** @description The response that this one continues. */
+            previous_response_id: string | null;
+            /** @description The `prompt_cache_key` of the request. */
+            prompt_cache_key: string | null;
+            /** @description How much the model reasons. */
+            reasoning: components["schemas"]["ResponseReasoning"];
+            /** @description An ID of the end user. */
+            safety_identifier: string | null;
+            /**
+             * @description Always `default`.
+             * @constant
+             */
+            service_tier: "default";
+            /** @description Whether the response is stored. */
+            store: boolean;
+            /**
+             * Format: double
+             * @description The sampling temperature, 1 if the request has none.
+             */
+            temperature: number;
+            /** @description The form of the text. */
+            text: components["schemas"]["ResponseText"];
+            /** @description Whether the model calls tools. */
+            tool_choice: components["schemas"]["ResponseToolChoice"];
+            /** @description The functions that the model may call. */
+            tools: components["schemas"]["ResponseTool"][];
+            /**
+             * Format: uint32
+             * @description Always 0.
+             */
+            top_logprobs: number;
+            /**
+             * Format: double
+             * @description The share of the most likely tokens, 1 if the request has none.
+             */
+            top_p: number;
+            /**
+             * Format: double
+             * @description Always 0.
+             */
+            presence_penalty: number;
+            /**
+             * Format: double
+             * @description Always 0.
+             */
+            frequency_penalty: number;
+            /** @description The `truncation` of the request. */
+            truncation: components["schemas"]["ResponseTruncation"];
+            /** @description An ID of the end user. */
+            user: string | null;
+            /** @description A warning for each unknown field of the request. Absent if there are none. */
+            warnings?: string[];
+        };
+        /**
+         * @description The status of a response.
+         * @enum {string}
+         */
+        ResponseStatus: "queued" | "in_progress" | "completed" | "incomplete" | "failed" | "cancelled";
+        /** @description Why a response failed. */
+        ResponseError: {
+            /**
+             * @description A code for programs.
+             * @enum {string}
+             */
+            code: "server_error" | "rate_limit_exceeded" | "invalid_prompt";
+            /** @description A message for people. */
+            message: string;
+        };
+        /** @description Why a response is incomplete. */
+        ResponseIncompleteDetails: {
+            /**
+             * @description The reason.
+             * @enum {string}
+             */
+            reason: "max_output_tokens" | "content_filter";
+        };
+        /** @description An item of an input or an answer. */
+        ResponseItem: components["schemas"]["ResponseItemMessage"] | components["schemas"]["ResponseItemFunctionCall"] | components["schemas"]["ResponseItemFunctionCallOutput"] | components["schemas"]["ResponseItemReasoning"];
+        /**
+         * @description Whether an item is complete.
+         * @enum {string}
+         */
+        ResponseItemStatus: "in_progress" | "completed" | "incomplete";
+        /**
+         * @description The author of a message.
+         * @enum {string}
+         */
+        ResponseRole: "user" | "system" | "developer" | "assistant";
+        /** @description A part of a message. */
+        ResponsePart: components["schemas"]["ResponsePartInputText"] | components["schemas"]["ResponsePartInputImage"] | components["schemas"]["ResponsePartOutputText"] | components["schemas"]["ResponsePartRefusal"] | components["schemas"]["ResponsePartReasoningText"];
+        /**
+         * @description The resolution in which the model sees an image.
+         * @enum {string}
+         */
+        ResponseImageDetail: "low" | "high" | "auto" | "original";
+        /** @description The output of a function. */
+        ResponseCallOutput: string | components["schemas"]["ResponsePart"][];
+        /** @description A part of reasoning. */
+        ResponseReasoningPart: components["schemas"]["ResponseReasoningPartReasoningText"];
+        /** @description The tokens of a call, and their cost. */
+        ResponseUsage: {
+            /**
+             * Format: uint64
+             * @description Tokens of the prompt.
+             */
+            input_tokens: number;
+            /** @description Details of the prompt's tokens. */
+            input_tokens_details: components["schemas"]["ResponseInputDetails"];
+            /**
+             * Format: uint64
+             * @description Tokens of the answer.
+             */
+            output_tokens: number;
+            /** @description Details of the answer's tokens. */
+            output_tokens_details: components["schemas"]["ResponseOutputDetails"];
+            /**
+             * Format: uint64
+             * @description Tokens of the prompt and the answer.
+             */
+            total_tokens: number;
+            /**
+             * Format: double
+             * @description The cost in US dollars. 0 if the model has no price.
+             */
+            cost: number;
+        };
+        /** @description Details of the prompt's tokens. */
+        ResponseInputDetails: {
+            /**
+             * Format: uint64
+             * @description Tokens that were read from a cache.
+             */
+            cached_tokens: number;
+            /**
+             * Format: uint64
+             * @description Always 0.
+             */
+            cache_write_tokens: number;
+        };
+        /** @description Details of the answer's tokens. */
+        ResponseOutputDetails: {
+            /**
+             * Format: uint64
+             * @description Tokens of reasoning.
+             */
+            reasoning_tokens: number;
+        };
+        /** @description How much the model reasons. */
+        ResponseReasoning: {
+            /** @description The effort. Null if the model decides. */
+            effort: components["schemas"]["ResponseEffort"] | null;
+            /** @description Always null. */
+            summary: string | null;
+        };
+        /**
+         * @description The effort of reasoning.
+         * @enum {string}
+         */
+        ResponseEffort: "none" | "minimal" | "low" | "medium" | "high" | "xhigh";
+        /** @description The form of the text. */
+        ResponseText: {
+            /** @description The format of the text. */
+            format: components["schemas"]["ResponseFormat"];
+            /** @description How detailed the text is. */
+            verbosity: components["schemas"]["ResponseVerbosity"];
+        };
+        /** @description The format of the text. */
+        ResponseFormat: components["schemas"]["ResponseFormatText"] | components["schemas"]["ResponseFormatJsonObject"] | components["schemas"]["ResponseFormatJsonSchema"];
+        /**
+         * @description How detailed a text is.
+         * @enum {string}
+         */
+        ResponseVerbosity: "low" | "medium" | "high";
+        /** @description Whether the model calls tools. */
+        ResponseToolChoice: components["schemas"]["ResponseToolMode"] | components["schemas"]["ResponseNamedFunction"] | components["schemas"]["ResponseAllowedTools"];
+        /**
+         * @description How many tools the model calls.
+         * @enum {string}
+         */
+        ResponseToolMode: "none" | "auto" | "required";
+        /** @description A function that the model must call. */
+        ResponseNamedFunction: {
+            /**
+             * @description Always `function`.
+             * @constant
+             */
+            type: "function";
+            /** @description The name of the function. */
+            name: string;
+        };
+        /** @description The tools that the model may call: the others are not passed on. */
+        ResponseAllowedTools: {
+            /**
+             * @description Always `allowed_tools`.
+             * @constant
+             */
+            type: "allowed_tools";
+            /** @description Whether the model must call one of them. */
+            mode: components["schemas"]["ResponseToolMode"];
+            /** @description The functions. */
+            tools: components["schemas"]["ResponseNamedFunction"][];
+        };
+        /** @description A function that the model may call. */
+        ResponseTool: {
+            /**
+             * @description Always `function`.
+             * @constant
+             */
+            type: "function";
+            /** @description The name of the function. */
+            name: string;
+            /** @description What the function does. */
+            description: string | null;
+            /** @description The JSON Schema of the arguments. */
+            parameters: components["schemas"]["JsonObject"] | null;
+            /** @description Whether the arguments must match the schema exactly. */
+            strict: boolean | null;
+        };
+        /**
+         * @description What happens to a conversation that does not fit the model's context.
+         * @enum {string}
+         */
+        ResponseTruncation: "auto" | "disabled";
+        /** @description An event of a streamed response, with its number. */
+        ResponseStreamEvent: {
+            /**
+             * Format: uint64
+             * @description The number of the event, starting at 0.
+             */
+            sequence_number: number;
+        } & (components["schemas"]["ResponseStreamEventResponseCreated"] | components["schemas"]["ResponseStreamEventResponseQueued"] | components["schemas"]["ResponseStreamEventResponseInProgress"] | components["schemas"]["ResponseStreamEventResponseOutputItemAdded"] | components["schemas"]["ResponseStreamEventResponseOutputItemDone"] | components["schemas"]["ResponseStreamEventResponseContentPartAdded"] | components["schemas"]["ResponseStreamEventResponseContentPartDone"] | components["schemas"]["ResponseStreamEventResponseOutputTextDelta"] | components["schemas"]["ResponseStreamEventResponseOutputTextDone"] | components["schemas"]["ResponseStreamEventResponseRefusalDelta"] | components["schemas"]["ResponseStreamEventResponseRefusalDone"] | components["schemas"]["ResponseStreamEventResponseReasoningTextDelta"] | components["schemas"]["ResponseStreamEventResponseReasoningTextDone"] | components["schemas"]["ResponseStreamEventResponseFunctionCallArgumentsDelta"] | components["schemas"]["ResponseStreamEventResponseFunctionCallArgumentsDone"] | components["schemas"]["ResponseStreamEventResponseCompleted"] | components["schemas"]["ResponseStreamEventResponseIncomplete"] | components["schemas"]["ResponseStreamEventError"] | components["schemas"]["ResponseStreamEventResponseFailed"]);
+        /** @description A response that was deleted. */
+        DeletedResponse: {
+            /** @description The ID of the response. */
+            id: string;
+            /**
+             * @description Always `response`.
+             * @constant
+             */
+            object: "response";
+            /**
+             * @description Always true.
+             * @constant
+             */
+            deleted: true;
+        };
+        /** @description A page of items. */
+        ResponseItems: {
+            /**
+             * @description Always `list`.
+             * @constant
+             */
+            object: "list";
+            /** @description The items. */
+            data: components["schemas"]["ResponseItem"][];
+            /** @description The ID of the first item. Null if there is none. */
+            first_id: string | null;
+            /** @description The ID of the last item. Null if there is none. */
+            last_id: string | null;
+            /** @description Whether more items follow. */
+            has_more: boolean;
+        };
         /** @description An answer in Anthropic's format. */
         MessageAnswer: {
             /** @description The ID of the answer. */
@@ -3183,7 +3764,7 @@ export interface components {
             content: components["schemas"]["MessageAnswerBlock"][];
             /** @description Why the answer ended. Null at the start of a stream. */
             stop_reason: components["schemas"]["MessageStopReason"] | null;
-            /** @description The stop sequence at which the answer ended, if the model's server names it. */
+            /** @description The stop sequence at which the answer ended, if the model's server reports it. */
             stop_sequence: string | null;
             /** @description The tokens of the call, and their cost. */
             usage: components["schemas"]["MessageUsage"];
@@ -3225,7 +3806,7 @@ export interface components {
              */
             cost?: number | null;
         };
-        /** @description The data of an event of a streamed answer. */
+        /** @description The data of an event in a streamed answer. */
         MessageStreamEvent: components["schemas"]["MessageStreamEventMessageStart"] | components["schemas"]["MessageStreamEventContentBlockStart"] | components["schemas"]["MessageStreamEventContentBlockDelta"] | components["schemas"]["MessageStreamEventContentBlockStop"] | components["schemas"]["MessageStreamEventMessageDelta"] | components["schemas"]["MessageStreamEventMessageStop"] | components["schemas"]["MessageStreamEventPing"] | components["schemas"]["MessageStreamEventError"];
         /** @description The next part of a block. */
         MessageBlockDelta: components["schemas"]["MessageBlockDeltaTextDelta"] | components["schemas"]["MessageBlockDeltaInputJsonDelta"] | components["schemas"]["MessageBlockDeltaThinkingDelta"] | components["schemas"]["MessageBlockDeltaSignatureDelta"];
@@ -3233,7 +3814,7 @@ export interface components {
         MessageEnd: {
             /** @description Why the answer ended. */
             stop_reason: components["schemas"]["MessageStopReason"];
-            /** @description The stop sequence at which the answer ended, if the model's server names it. */
+            /** @description The stop sequence at which the answer ended, if the model's server reports it. */
             stop_sequence: string | null;
         };
         /** @description The details of an error. */
@@ -3243,11 +3824,11 @@ export interface components {
             /** @description A message for people. */
             message: string;
         };
-        /** @description The number of tokens of a prompt. */
+        /** @description The number of tokens in a prompt. */
         MessageTokens: {
             /**
              * Format: uint64
-             * @description The number of tokens of the prompt.
+             * @description The number of tokens in the prompt.
              */
             input_tokens: number;
             /** @description A warning for each unknown field of the request. Absent if there are none. */
@@ -3271,7 +3852,7 @@ export interface components {
             stale: boolean;
             /**
              * Format: date-time
-             * @description When the list was last fetched. Null if it never was.
+             * @description When the list was last fetched. Null if the list was never fetched.
              */
             fetched_at: string | null;
             /** @description Why the last attempt to fetch the list failed. */
@@ -3330,7 +3911,7 @@ export interface components {
         Delivery: {
             /**
              * Format: uuid
-             * @description The ID of the delivery, which stays the same over all attempts.
+             * @description The ID of the delivery, which is the same for all attempts.
              */
             delivery_id: string;
             /**
@@ -3352,7 +3933,10 @@ export interface components {
             url: string;
             /** @description Whether the delivery is waiting, in flight, or has ended. */
             status: components["schemas"]["DeliveryStatus"];
-            /** @description The payload as it is sent. Null if it is no longer stored, or too large for a list. */
+            /**
+             * @description The payload as it is sent. Null if the payload is no longer stored, or is too large for a
+             *     list.
+             */
             request: string | null;
             /** @description The headers by name. Secrets, and values that are computed for each attempt, are masked. */
             headers: {
@@ -3367,7 +3951,8 @@ export interface components {
             created_at: string;
             /**
              * Format: date-time
-             * @description When the next attempt is made. While the receiver's circuit is open, not before its probe.
+             * @description When the next attempt is made. While the receiver's circuit is open, this is not before the
+             *     circuit's next probe.
              */
             next_attempt_at: string | null;
             /** @description Whether a redelivery would be accepted now. */
@@ -3405,14 +3990,14 @@ export interface components {
             error_message: string | null;
             /**
              * Format: uint64
-             * @description How long the attempt took, in milliseconds. Null while it is in flight.
+             * @description How long the attempt took, in milliseconds. Null while the attempt is in flight.
              */
             duration_ms: number | null;
             /** @description Whether a redelivery triggered this attempt. */
             redelivery: boolean;
             /**
              * Format: date-time
-             * @description When the attempt was made. Null while it is in flight.
+             * @description When the attempt was made. Null while the attempt is in flight.
              */
             created_at: string | null;
         };
@@ -3477,15 +4062,21 @@ export interface components {
              * @description The ID of the endpoint.
              */
             id: string;
-            /** @description The name of the endpoint. Null if it has none. */
+            /** @description The name of the endpoint. Null if the endpoint has no name. */
             name: string | null;
             /** @description The URL that receives the events. */
             url: string;
-            /** @description The events that the endpoint receives. Empty for all. */
+            /** @description The events that the endpoint receives. An empty list means all events. */
             events: components["schemas"]["WebhookEvent"][];
-            /** @description The models whose predictions the endpoint receives events for. Empty for all. */
+            /**
+             * @description The models whose predictions the endpoint receives events for. An empty list means all
+             *     models.
+             */
             models: string[];
-            /** @description The workflows whose executions the endpoint receives events for. Empty for all. */
+            /**
+             * @description The workflows whose executions the endpoint receives events for. An empty list means all
+             *     workflows.
+             */
             workflow_ids: string[];
             /** @description The signature scheme. */
             signature: components["schemas"]["WebhookSignature"];
@@ -3497,10 +4088,10 @@ export interface components {
             disabled: boolean;
             /**
              * Format: date-time
-             * @description When the endpoint was disabled. Null if it is enabled.
+             * @description When the endpoint was disabled. Null if the endpoint is enabled.
              */
             disabled_at: string | null;
-            /** @description Why the endpoint was disabled. Null if it is enabled. */
+            /** @description Why the endpoint was disabled. Null if the endpoint is enabled. */
             disabled_reason: components["schemas"]["WebhookDisabledReason"] | null;
             /**
              * Format: date-time
@@ -3509,7 +4100,7 @@ export interface components {
             failing_since: string | null;
             /**
              * Format: date-time
-             * @description Until when the previous secret also signs.
+             * @description The time until which the previous secret also signs deliveries.
              */
             previous_secret_until: string | null;
             /**
@@ -3552,15 +4143,21 @@ export interface components {
              * @description The ID of the endpoint.
              */
             id: string;
-            /** @description The name of the endpoint. Null if it has none. */
+            /** @description The name of the endpoint. Null if the endpoint has no name. */
             name: string | null;
             /** @description The URL that receives the events. */
             url: string;
-            /** @description The events that the endpoint receives. Empty for all. */
+            /** @description The events that the endpoint receives. An empty list means all events. */
             events: components["schemas"]["WebhookEvent"][];
-            /** @description The models whose predictions the endpoint receives events for. Empty for all. */
+            /**
+             * @description The models whose predictions the endpoint receives events for. An empty list means all
+             *     models.
+             */
             models: string[];
-            /** @description The workflows whose executions the endpoint receives events for. Empty for all. */
+            /**
+             * @description The workflows whose executions the endpoint receives events for. An empty list means all
+             *     workflows.
+             */
             workflow_ids: string[];
             /** @description The signature scheme. */
             signature: components["schemas"]["WebhookSignature"];
@@ -3572,10 +4169,10 @@ export interface components {
             disabled: boolean;
             /**
              * Format: date-time
-             * @description When the endpoint was disabled. Null if it is enabled.
+             * @description When the endpoint was disabled. Null if the endpoint is enabled.
              */
             disabled_at: string | null;
-            /** @description Why the endpoint was disabled. Null if it is enabled. */
+            /** @description Why the endpoint was disabled. Null if the endpoint is enabled. */
             disabled_reason: components["schemas"]["WebhookDisabledReason"] | null;
             /**
              * Format: date-time
@@ -3584,7 +4181,7 @@ export interface components {
             failing_since: string | null;
             /**
              * Format: date-time
-             * @description Until when the previous secret also signs.
+             * @description The time until which the previous secret also signs deliveries.
              */
             previous_secret_until: string | null;
             /**
@@ -3607,9 +4204,9 @@ export interface components {
              * @description The ID of the upload, and later of the file.
              */
             id: string;
-            /** @description The URL to upload the content to with `PUT`. It needs no API key. */
+            /** @description The URL to upload the content to with `PUT`. No API key is needed. */
             presigned_url: string;
-            /** @description The URL of the content after the upload. It needs no API key. */
+            /** @description The URL of the content after the upload. No API key is needed. */
             public_url: string;
             /**
              * Format: date-time
@@ -3646,6 +4243,15 @@ export interface components {
             sha256: string | null;
             /** @description Whether the file was uploaded or produced by a model. */
             source: components["schemas"]["FileSource"];
+            /** @description The object type for OpenAI's clients: always `file`. */
+            object: string;
+            /**
+             * Format: uint64
+             * @description The size in bytes, for OpenAI's clients.
+             */
+            bytes: number | null;
+            /** @description What the file is for, as given with the upload, or `batch_output`. */
+            purpose?: string | null;
             /**
              * Format: uuid
              * @description The execution that produced this file as an output.
@@ -3661,7 +4267,7 @@ export interface components {
              * @description When the file is deleted. For a pending upload, when the upload URL expires.
              */
             expires_at: string;
-            /** @description A URL for the content that needs no API key. */
+            /** @description A URL for the content, which works without an API key. */
             url: string;
             /** @description Whether the content has been uploaded. */
             status: components["schemas"]["FileStatus"];
@@ -3672,19 +4278,176 @@ export interface components {
          */
         FileSource: "upload" | "output";
         /**
-         * @description Whether the content has been uploaded.
+         * @description Whether the content has been uploaded. A file with a purpose is `processed` instead of `ready`,
+         *     as in OpenAI's API.
          * @enum {string}
          */
-        FileStatus: "ready" | "pending";
+        FileStatus: "ready" | "pending" | "processed";
         /** @description The URL of an uploaded file. */
         FileUrl: {
-            /** @description A URL for the content that needs no API key. It works until the file is deleted. */
+            /** @description A URL for the content, which works without an API key until the file is deleted. */
             url: string;
+        };
+        /** @description A batch and its progress. Times are in seconds since 1970. */
+        Batch: {
+            /** @description The ID of the batch: `batch_` and 32 hexadecimal digits. */
+            id: string;
+            /** @description The object type: always `batch`. */
+            object: string;
+            /** @description The route that answers the lines. */
+            endpoint: components["schemas"]["BatchEndpoint"];
+            /** @description The errors in the input file. Null if there are none. */
+            errors: components["schemas"]["BatchErrors"] | null;
+            /**
+             * Format: uuid
+             * @description The ID of the file with the requests.
+             */
+            input_file_id: string;
+            /** @description The time in which the lines are answered. */
+            completion_window: components["schemas"]["BatchWindow"];
+            /** @description The status of the batch. */
+            status: components["schemas"]["BatchStatus"];
+            /**
+             * Format: uuid
+             * @description The ID of the file with the answers. Null until the batch has ended, or if there are no
+             *     answers.
+             */
+            output_file_id: string | null;
+            /**
+             * Format: uuid
+             * @description The ID of the file with the errors. Null until the batch has ended, or if there are no
+             *     errors.
+             */
+            error_file_id: string | null;
+            /**
+             * Format: int64
+             * @description When the batch was created.
+             */
+            created_at: number;
+            /**
+             * Format: int64
+             * @description When the check of the input file ended.
+             */
+            in_progress_at: number | null;
+            /**
+             * Format: int64
+             * @description The time at which unanswered lines expire.
+             */
+            expires_at: number;
+            /**
+             * Format: int64
+             * @description When all lines were answered or had expired.
+             */
+            finalizing_at: number | null;
+            /**
+             * Format: int64
+             * @description When the batch was completed.
+             */
+            completed_at: number | null;
+            /**
+             * Format: int64
+             * @description When the batch failed.
+             */
+            failed_at: number | null;
+            /**
+             * Format: int64
+             * @description When the batch ended with expired lines.
+             */
+            expired_at: number | null;
+            /**
+             * Format: int64
+             * @description When the cancellation was requested.
+             */
+            cancelling_at: number | null;
+            /**
+             * Format: int64
+             * @description When the batch ended after its cancellation.
+             */
+            cancelled_at: number | null;
+            /** @description The number of lines. */
+            request_counts: components["schemas"]["BatchCounts"];
+            /** @description The key-value pairs of the request. Null if there are none. */
+            metadata: components["schemas"]["ClientMetadata"] | null;
+        };
+        /**
+         * @description The route that answers the lines of a batch.
+         * @enum {string}
+         */
+        BatchEndpoint: "/v1/chat/completions" | "/v1/responses" | "/v1/embeddings" | "/v1/completions";
+        /** @description A list of errors. */
+        BatchErrors: {
+            /** @description The object type: always `list`. */
+            object: string;
+            /** @description The errors, at most 100. */
+            data: components["schemas"]["BatchError"][];
+        };
+        /** @description An error in the input file. */
+        BatchError: {
+            /** @description A stable name of the error. */
+            code: string;
+            /** @description What is wrong. */
+            message: string;
+            /**
+             * Format: uint64
+             * @description The number of the line, from 1. Null if the error concerns the whole file.
+             */
+            line: number | null;
+            /** @description The invalid field of the line. Null if the error concerns the whole line. */
+            param: string | null;
+        };
+        /**
+         * @description The time in which the lines of a batch are answered.
+         * @enum {string}
+         */
+        BatchWindow: "24h";
+        /**
+         * @description The status of a batch.
+         * @enum {string}
+         */
+        BatchStatus: "validating" | "failed" | "in_progress" | "finalizing" | "completed" | "expired" | "cancelling" | "cancelled";
+        /** @description Numbers of lines. */
+        BatchCounts: {
+            /**
+             * Format: uint64
+             * @description All lines. 0 until they have been counted.
+             */
+            total: number;
+            /**
+             * Format: uint64
+             * @description The lines with an answer.
+             */
+            completed: number;
+            /**
+             * Format: uint64
+             * @description The lines with an error.
+             */
+            failed: number;
+        };
+        /** @description Key-value pairs of the client. */
+        ClientMetadata: {
+            [key: string]: string;
+        };
+        /** @description A page of batches, newest first. */
+        BatchList: {
+            /** @description The object type: always `list`. */
+            object: string;
+            /** @description The batches, newest first. */
+            data: components["schemas"]["Batch"][];
+            /** @description The ID of the first batch. Null if the page is empty. */
+            first_id: string | null;
+            /** @description The ID of the last batch, which is `after` of the next page. Null if the page is empty. */
+            last_id: string | null;
+            /** @description Whether there is another page. */
+            has_more: boolean;
         };
         /** @description A page of files, newest first. */
         FileList: {
             /** @description The files, newest first. */
             files: components["schemas"]["File"][];
+            /** @description The object type: always `list`. */
+            object?: string;
+            /** @description The files, newest first. */
+            data?: components["schemas"]["File"][];
             /** @description Whether there is another page. */
             has_more: boolean;
             /** @description The `cursor` for the next page. */
@@ -3745,7 +4508,7 @@ export interface components {
             limit: number | null;
             /**
              * Format: uint64
-             * @description The current usage. Null if it is not counted.
+             * @description The current usage. Null if the usage is not counted.
              */
             used: number | null;
         };
@@ -3810,11 +4573,11 @@ export interface components {
              * @enum {string}
              */
             status: "created" | "queued";
-            /** @description What started it. */
+            /** @description What started the execution. */
             source: components["schemas"]["ExecutionSource"];
             /**
              * Format: date-time
-             * @description When it was created.
+             * @description When the execution was created.
              */
             created_at: string;
         };
@@ -3984,19 +4747,19 @@ export interface components {
         NewPrediction: {
             /** @description The slug of the model. */
             model: string;
-            /** @description Any string. It is stored with the prediction. */
+            /** @description Any string, which is stored with the prediction. */
             version: string;
             /** @description The model's input. Must match the model's `request_schema`. */
             input: {
                 [key: string]: unknown;
             };
-            /** @description The URL to notify when the prediction ends. An empty string for none. */
+            /** @description The URL to notify when the prediction ends. An empty string means no webhook. */
             webhook_url?: string | null;
             /** @description The secret that signs the webhook. */
             webhook_secret?: string | null;
             /**
-             * @description Whether the webhook also carries the secret itself, in `X-Webhook-Secret`. Defaults to the service's
-             *     `webhooks.send_plain_secret`. Null for the default.
+             * @description Whether the webhook also carries the secret itself, in `X-Webhook-Secret`. Defaults to the
+             *     service's `webhooks.send_plain_secret`. Null means the default.
              */
             webhook_send_plain_secret?: boolean | null;
             /** @description The name of a fallback chain of this model. */
@@ -4042,7 +4805,7 @@ export interface components {
             tags?: (string & unknown)[] | null;
             /** @description Whether the workflow is locked. A locked workflow can run, but not be changed. */
             locked?: boolean | null;
-            /** @description A mark for clients. The service does not use it. */
+            /** @description A flag for clients. The service does not use it. */
             production?: boolean | null;
             /** @description What the workflow does. */
             definition: components["schemas"]["WorkflowDefinition"];
@@ -4058,12 +4821,12 @@ export interface components {
             input_schema?: components["schemas"]["JsonObject"] | null;
             /** @description `output_mapping`, and any other data that belongs to the definition. */
             metadata?: components["schemas"]["JsonObject"] | null;
-            /** @description A mark for clients. The service does not use it. */
+            /** @description A label for clients. The service does not use it. */
             version?: string | null;
         };
         /** @description One step, by its `type`. */
         WorkflowStep: components["schemas"]["WorkflowStepModel"] | components["schemas"]["WorkflowStepHttp"] | components["schemas"]["WorkflowStepParallel"] | components["schemas"]["WorkflowStepChoice"] | components["schemas"]["WorkflowStepMap"] | components["schemas"]["WorkflowStepWait"] | components["schemas"]["WorkflowStepPass"] | components["schemas"]["WorkflowStepWorkflow"];
-        /** @description The model that runs if that of the step fails. */
+        /** @description The model that runs if the step's model fails. */
         WorkflowModelFallback: {
             /** @description If false, the fallback is not used. */
             enabled?: boolean | null;
@@ -4076,7 +4839,7 @@ export interface components {
         };
         /** @description The credentials of a request. */
         WorkflowAuth: components["schemas"]["WorkflowAuthBasic"] | components["schemas"]["WorkflowAuthBearer"] | components["schemas"]["WorkflowAuthApiKey"];
-        /** @description The request that is sent if that of the step fails. */
+        /** @description The request that is sent if the step's request fails. */
         WorkflowHttpFallback: {
             /**
              * @description The method, in any letter case; by default GET.
@@ -4104,17 +4867,17 @@ export interface components {
         };
         /** @description A condition. */
         WorkflowCondition: components["schemas"]["WorkflowConditionAnd"] | components["schemas"]["WorkflowConditionOr"] | components["schemas"]["WorkflowConditionNot"] | components["schemas"]["WorkflowConditionComparison"] | components["schemas"]["WorkflowConditionPresence"];
-        /** @description Holds if all of its conditions hold. */
+        /** @description True if all of its conditions are true. */
         WorkflowConditionAnd: {
             /** @description The conditions. */
             and: components["schemas"]["JsonObject"][];
         };
-        /** @description Holds if one of its conditions holds. */
+        /** @description True if at least one of its conditions is true. */
         WorkflowConditionOr: {
             /** @description The conditions. */
             or: components["schemas"]["JsonObject"][];
         };
-        /** @description Holds if the condition inside does not hold. */
+        /** @description True if the inner condition is false. */
         WorkflowConditionNot: {
             /** @description The condition. */
             not: components["schemas"]["JsonObject"];
@@ -4124,19 +4887,19 @@ export interface components {
             /** @description The value: `{{step.output}}` or `$.step.output`. */
             expression: string;
             /**
-             * @description The comparison.
+             * @description The comparison operator.
              * @enum {string}
              */
             operator: "equals" | "not_equals" | "greater_than" | "less_than" | "greater_than_or_equal" | "less_than_or_equal" | "contains" | "matches" | "string_matches" | "in" | "not_in";
             /** @description The value to compare the expression with. */
             value: unknown;
         };
-        /** @description Tests whether a value is there. */
+        /** @description Tests whether a value exists. */
         WorkflowConditionPresence: {
             /** @description The value: `{{step.output}}` or `$.step.output`. */
             expression: string;
             /**
-             * @description The comparison.
+             * @description The comparison operator.
              * @enum {string}
              */
             operator: "exists" | "not_exists" | "is_null" | "is_not_null";
@@ -4190,9 +4953,9 @@ export interface components {
             tags?: (string & unknown)[] | null;
             /** @description Whether the workflow is locked. A locked workflow can run, but not be changed. */
             locked?: boolean | null;
-            /** @description A mark for clients. The service does not use it. */
+            /** @description A flag for clients. The service does not use it. */
             production?: boolean | null;
-            /** @description `archived` refuses triggers, `active` accepts them again. */
+            /** @description An `archived` workflow refuses triggers; `active` accepts them again. */
             status?: components["schemas"]["WorkflowStatus"] | null;
         };
         /**
@@ -4230,7 +4993,7 @@ export interface components {
             definition: components["schemas"]["WorkflowDefinition"];
             /** @description Whether the version is locked. A locked version can run, but not be changed. */
             locked?: boolean | null;
-            /** @description A mark for clients. The service does not use it. */
+            /** @description A flag for clients. The service does not use it. */
             production?: boolean | null;
             /** @description Whether other organizations may run this version. If omitted, the setting does not change. */
             allowed_to_share?: boolean | null;
@@ -4254,14 +5017,14 @@ export interface components {
             version_id?: string | null;
             /** @description An IANA time zone name. Defaults to UTC. */
             timezone?: string | null;
-            /** @description A display name; an empty string for none. It does not have to be unique. */
+            /** @description A display name, which does not have to be unique. An empty string means no name. */
             name?: string | null;
             /** @description What to do if the previous run has not ended when the schedule fires. Defaults to `skip`. */
             overlap?: components["schemas"]["ScheduleOverlap"] | null;
             /**
              * Format: uint64
-             * @description How late a firing may run, in seconds, after the service was down. Of several missed
-             *     firings, only the last one runs. Defaults to 3600.
+             * @description How late a firing may run, in seconds, for example after the service was down. Of several
+             *     missed firings, only the last one runs. Defaults to 3600.
              */
             catch_up_seconds?: number | null;
             /**
@@ -4270,25 +5033,25 @@ export interface components {
              */
             jitter_seconds?: number | null;
             /**
-             * @description Whether the schedule is paused. A paused schedule does not fire, and skipped firings are not
-             *     made up.
+             * @description Whether the schedule is paused. A paused schedule does not fire, and the firings that it
+             *     skips are not made up for later.
              */
             paused?: boolean | null;
-            /** @description The time before which the schedule does not fire. An empty string for no limit. */
+            /** @description The time before which the schedule does not fire. An empty string means no limit. */
             starts_at?: ((string | unknown | "") | null) | unknown | "";
-            /** @description The time after which the schedule does not fire. An empty string for no limit. */
+            /** @description The time after which the schedule does not fire. An empty string means no limit. */
             ends_at?: ((string | unknown | "") | null) | unknown | "";
             /**
-             * @description The URL to notify when each run ends. Null or an empty string for none. If an update changes
-             *     it, the secret is kept.
+             * @description The URL to notify when each run ends. Null or an empty string means no webhook. An update
+             *     that changes the URL keeps the secret.
              * @default null
              */
             webhook_url: string | null;
-            /** @description The secret that signs the webhooks. An empty string for no signature. */
+            /** @description The secret that signs the webhooks. An empty string means no signature. */
             webhook_secret?: string | null;
             /**
-             * @description Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Null for the
-             *     service's `webhooks.send_plain_secret`. If an update changes the URL, it is kept.
+             * @description Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Null means the
+             *     service's `webhooks.send_plain_secret`. An update that changes the URL keeps this setting.
              * @default null
              */
             webhook_send_plain_secret: boolean | null;
@@ -4312,14 +5075,14 @@ export interface components {
             version_id?: string | null;
             /** @description An IANA time zone name. Defaults to UTC. */
             timezone?: string | null;
-            /** @description A display name; an empty string for none. It does not have to be unique. */
+            /** @description A display name, which does not have to be unique. An empty string means no name. */
             name?: string | null;
             /** @description What to do if the previous run has not ended when the schedule fires. Defaults to `skip`. */
             overlap?: components["schemas"]["ScheduleOverlap"] | null;
             /**
              * Format: uint64
-             * @description How late a firing may run, in seconds, after the service was down. Of several missed
-             *     firings, only the last one runs. Defaults to 3600.
+             * @description How late a firing may run, in seconds, for example after the service was down. Of several
+             *     missed firings, only the last one runs. Defaults to 3600.
              */
             catch_up_seconds?: number | null;
             /**
@@ -4328,25 +5091,25 @@ export interface components {
              */
             jitter_seconds?: number | null;
             /**
-             * @description Whether the schedule is paused. A paused schedule does not fire, and skipped firings are not
-             *     made up.
+             * @description Whether the schedule is paused. A paused schedule does not fire, and the firings that it
+             *     skips are not made up for later.
              */
             paused?: boolean | null;
-            /** @description The time before which the schedule does not fire. An empty string for no limit. */
+            /** @description The time before which the schedule does not fire. An empty string means no limit. */
             starts_at?: ((string | unknown | "") | null) | unknown | "";
-            /** @description The time after which the schedule does not fire. An empty string for no limit. */
+            /** @description The time after which the schedule does not fire. An empty string means no limit. */
             ends_at?: ((string | unknown | "") | null) | unknown | "";
             /**
-             * @description The URL to notify when each run ends. Null or an empty string for none. If an update changes
-             *     it, the secret is kept.
+             * @description The URL to notify when each run ends. Null or an empty string means no webhook. An update
+             *     that changes the URL keeps the secret.
              * @default null
              */
             webhook_url: string | null;
-            /** @description The secret that signs the webhooks. An empty string for no signature. */
+            /** @description The secret that signs the webhooks. An empty string means no signature. */
             webhook_secret?: string | null;
             /**
-             * @description Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Null for the
-             *     service's `webhooks.send_plain_secret`. If an update changes the URL, it is kept.
+             * @description Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Null means the
+             *     service's `webhooks.send_plain_secret`. An update that changes the URL keeps this setting.
              * @default null
              */
             webhook_send_plain_secret: boolean | null;
@@ -4364,13 +5127,13 @@ export interface components {
             version_id?: string | null;
             /** @description The inputs. Must match the version's `input_schema`. */
             inputs?: components["schemas"]["JsonObject"] | null;
-            /** @description The URL to notify when the execution ends. An empty string for none. */
+            /** @description The URL to notify when the execution ends. An empty string means no webhook. */
             webhook_url?: string | null;
             /** @description The secret that signs the webhook. */
             webhook_secret?: string | null;
             /**
-             * @description Whether the webhook also carries the secret itself, in `X-Webhook-Secret`. Defaults to the service's
-             *     `webhooks.send_plain_secret`. Null for the default.
+             * @description Whether the webhook also carries the secret itself, in `X-Webhook-Secret`. Defaults to the
+             *     service's `webhooks.send_plain_secret`. Null means the default.
              */
             webhook_send_plain_secret?: boolean | null;
         };
@@ -4392,13 +5155,13 @@ export interface components {
             version_id?: string | null;
             /** @description The inputs, one entry for each execution. Each must match the version's `input_schema`. */
             inputs: unknown[];
-            /** @description The URL to notify when each execution ends. An empty string for none. */
+            /** @description The URL to notify when each execution ends. An empty string means no webhook. */
             webhook_url?: string | null;
             /** @description The secret that signs the webhooks. */
             webhook_secret?: string | null;
             /**
-             * @description Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Defaults to the service's
-             *     `webhooks.send_plain_secret`. Null for the default.
+             * @description Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Defaults to the
+             *     service's `webhooks.send_plain_secret`. Null means the default.
              */
             webhook_send_plain_secret?: boolean | null;
         };
@@ -4413,13 +5176,13 @@ export interface components {
         VersionTrigger: {
             /** @description The inputs. Must match the version's `input_schema`. */
             inputs?: components["schemas"]["JsonObject"] | null;
-            /** @description The URL to notify when the execution ends. An empty string for none. */
+            /** @description The URL to notify when the execution ends. An empty string means no webhook. */
             webhook_url?: string | null;
             /** @description The secret that signs the webhook. */
             webhook_secret?: string | null;
             /**
-             * @description Whether the webhook also carries the secret itself, in `X-Webhook-Secret`. Defaults to the service's
-             *     `webhooks.send_plain_secret`. Null for the default.
+             * @description Whether the webhook also carries the secret itself, in `X-Webhook-Secret`. Defaults to the
+             *     service's `webhooks.send_plain_secret`. Null means the default.
              */
             webhook_send_plain_secret?: boolean | null;
         };
@@ -4439,13 +5202,13 @@ export interface components {
         BulkVersionTrigger: {
             /** @description The inputs, one entry for each execution. Each must match the version's `input_schema`. */
             inputs: unknown[];
-            /** @description The URL to notify when each execution ends. An empty string for none. */
+            /** @description The URL to notify when each execution ends. An empty string means no webhook. */
             webhook_url?: string | null;
             /** @description The secret that signs the webhooks. */
             webhook_secret?: string | null;
             /**
-             * @description Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Defaults to the service's
-             *     `webhooks.send_plain_secret`. Null for the default.
+             * @description Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Defaults to the
+             *     service's `webhooks.send_plain_secret`. Null means the default.
              */
             webhook_send_plain_secret?: boolean | null;
         };
@@ -4463,13 +5226,13 @@ export interface components {
             api_key?: string | null;
             /** @description The inputs. Must match the version's `input_schema`. */
             inputs?: components["schemas"]["JsonObject"] | null;
-            /** @description The URL to notify when the execution ends. An empty string for none. */
+            /** @description The URL to notify when the execution ends. An empty string means no webhook. */
             webhook_url?: string | null;
             /** @description The secret that signs the webhook. */
             webhook_secret?: string | null;
             /**
-             * @description Whether the webhook also carries the secret itself, in `X-Webhook-Secret`. Defaults to the service's
-             *     `webhooks.send_plain_secret`. Null for the default.
+             * @description Whether the webhook also carries the secret itself, in `X-Webhook-Secret`. Defaults to the
+             *     service's `webhooks.send_plain_secret`. Null means the default.
              */
             webhook_send_plain_secret?: boolean | null;
         };
@@ -4580,7 +5343,7 @@ export interface components {
             top_p?: number | null;
             /**
              * Format: double
-             * @description Positive values make tokens less likely that already occur in the text.
+             * @description Positive values make tokens that already occur in the text less likely.
              */
             presence_penalty?: number | null;
             /**
@@ -4593,7 +5356,7 @@ export interface components {
              * @description The number of most likely tokens to report at each position.
              */
             top_logprobs?: number | null;
-            /** @description Where the model stops: a string, or up to 64 of them. */
+            /** @description The string at which the model stops, or up to 64 such strings. */
             stop?: components["schemas"]["OneTextOrSeveral"] | null;
             /** @description The fallback chain to use for a local model. Defaults to the first enabled chain by name. */
             fallback_selector?: string | null;
@@ -4643,6 +5406,321 @@ export interface components {
         /** @description The input to embed: a string, up to 2048 strings, or arrays of tokens. */
         EmbeddingsInput: string | string[] | number[] | number[][];
         /**
+         * @description A text completion to create. Fields that are not listed here are passed to the model unchanged.
+         * @example {
+         *       "model": "starcoder",
+         *       "prompt": "def fibonacci(n):",
+         *       "max_tokens": 64
+         *     }
+         */
+        TextCompletionRequest: {
+            /**
+             * @description The slug of a local model of the kind `completions` or the runner `llm`, or a model ID exactly
+             *     as the upstream lists it.
+             */
+            model: string & unknown;
+            /** @description The text or texts to continue. */
+            prompt: components["schemas"]["TextCompletionPrompt"];
+            /** @description The text after the completion, for models that fill in the middle. */
+            suffix?: string | null;
+            /** @description Whether the answer begins with the prompt. */
+            echo?: boolean | null;
+            /** @description Whether to stream the answer as server-sent events. */
+            stream?: boolean | null;
+            /** @description Options for a streamed answer. */
+            stream_options?: components["schemas"]["ChatStreamOptions"] | null;
+            /**
+             * Format: uint64
+             * @description The number of answers to each prompt. At most 128 answers in total.
+             */
+            n?: number | null;
+            /**
+             * Format: uint64
+             * @description The number of answers to each prompt of which the model's server returns the best `n`.
+             */
+            best_of?: number | null;
+            /**
+             * Format: uint64
+             * @description The number of most likely tokens to report at each position.
+             */
+            logprobs?: number | null;
+            /**
+             * Format: int64
+             * @description The maximum number of tokens per answer. -1 means limited only by the context length.
+             */
+            max_tokens?: number | null;
+            /**
+             * Format: double
+             * @description The sampling temperature. Higher values make the answer more random.
+             */
+            temperature?: number | null;
+            /**
+             * Format: double
+             * @description Sample only from the most likely tokens whose probabilities add up to this value.
+             */
+            top_p?: number | null;
+            /**
+             * Format: double
+             * @description Positive values make tokens less likely that already occur in the text.
+             */
+            presence_penalty?: number | null;
+            /**
+             * Format: double
+             * @description Positive values make tokens less likely the more often they occur in the text.
+             */
+            frequency_penalty?: number | null;
+            /** @description Where the model stops: a string, or up to 64 of them. */
+            stop?: components["schemas"]["OneTextOrSeveral"] | null;
+            /** @description The fallback chain to use for a local model. Defaults to the first enabled chain by name. */
+            fallback_selector?: string | null;
+        };
+        /** @description The text to continue: a string, up to 128 strings, or arrays of tokens. */
+        TextCompletionPrompt: string | string[] | number[] | number[][];
+        /**
+         * @description Documents to sort by their relevance to a query. Fields that are not listed here are passed to
+         *     the model unchanged.
+         * @example {
+         *       "model": "reranker",
+         *       "query": "How do I reset my password?",
+         *       "documents": [
+         *         "Billing takes a day.",
+         *         "Passwords are reset on the login page."
+         *       ],
+         *       "top_n": 1
+         *     }
+         */
+        RerankRequest: {
+            /**
+             * @description The slug of a local model of the kind `rerank`, or a model ID exactly as the upstream lists
+             *     it.
+             */
+            model: string & unknown;
+            /** @description The text to which the documents may be relevant. */
+            query: string;
+            /** @description The documents. */
+            documents: components["schemas"]["RerankDocument"][];
+            /**
+             * Format: uint32
+             * @description The maximum number of results. Defaults to the number of documents.
+             */
+            top_n?: number | null;
+            /** @description Whether the results have their documents. */
+            return_documents?: boolean | null;
+            /** @description The fallback chain to use for a local model. Defaults to the first enabled chain by name. */
+            fallback_selector?: string | null;
+        };
+        /** @description A document: its text, or an object with its text. */
+        RerankDocument: string | components["schemas"]["RerankDocumentObject"];
+        /**
+         * @description A response to create.
+         * @example {
+         *       "model": "llama-3",
+         *       "input": "Say hello."
+         *     }
+         */
+        ResponseRequest: {
+            /**
+             * @description The slug of a local chat model, an alias of the configuration, or a model ID of the
+             *     upstream.
+             */
+            model: string & unknown;
+            /** @description The message of the user as text, or a list of items, oldest first. */
+            input: components["schemas"]["ResponseInput"];
+            /** @description Instructions that precede the conversation. Those of the previous response do not count. */
+            instructions?: string | null;
+            /** @description The functions that the model may call. */
+            tools?: components["schemas"]["ResponseInputTool"][] | null;
+            /** @description Whether the model calls tools. Defaults to `auto`. */
+            tool_choice?: components["schemas"]["ResponseToolChoice"] | null;
+            /** @description Whether the model may call several tools at once. Defaults to true. */
+            parallel_tool_calls?: boolean | null;
+            /** @description The form of the text. */
+            text?: components["schemas"]["ResponseInputText"] | null;
+            /** @description How much the model reasons. */
+            reasoning?: components["schemas"]["ResponseInputReasoningConfig"] | null;
+            /**
+             * Format: uint64
+             * @description The maximum number of tokens of the answer, including reasoning.
+             */
+            max_output_tokens?: number | null;
+            /**
+             * Format: double
+             * @description The sampling temperature. Higher values make the answer more random.
+             */
+            temperature?: number | null;
+            /**
+             * Format: double
+             * @description Sample only from the most likely tokens whose probabilities add up to this value.
+             */
+            top_p?: number | null;
+            /**
+             * @description Returned with the response. The service never drops items: a conversation that does not fit
+             *     the model's context returns 400.
+             */
+            truncation?: components["schemas"]["ResponseTruncation"] | null;
+            /**
+             * @description What the answer also contains. `reasoning.encrypted_content` repeats the reasoning in a form
+             *     that clients return; other values are ignored.
+             */
+            include?: string[] | null;
+            /** @description Names and values of the client, which are returned with the response. */
+            metadata?: components["schemas"]["ClientMetadata"] | null;
+            /** @description Whether to keep the response, so that it can be read and continued. Defaults to true. */
+            store?: boolean | null;
+            /** @description The stored response that this one continues. */
+            previous_response_id?: string | null;
+            /** @description Whether to answer at once, and to create the response in the background. */
+            background?: boolean | null;
+            /** @description Whether to stream the answer as server-sent events. */
+            stream?: boolean | null;
+            /** @description Accepted and ignored. */
+            stream_options?: components["schemas"]["JsonObject"] | null;
+            /** @description An ID of the end user, which is passed on. */
+            user?: string | null;
+            /** @description An ID of the end user, which is passed on as `user` if that is absent. */
+            safety_identifier?: string | null;
+            /** @description Returned with the response: the servers of models cache prompts by themselves. */
+            prompt_cache_key?: string | null;
+            /** @description Accepted and ignored. */
+            service_tier?: string | null;
+        };
+        /** @description The input of a response. */
+        ResponseInput: string | components["schemas"]["ResponseInputItem"][];
+        /** @description An item of the input. */
+        ResponseInputItem: components["schemas"]["ResponseInputMessage"] | components["schemas"]["ResponseInputAnswer"] | components["schemas"]["ResponseInputCall"] | components["schemas"]["ResponseInputCallOutput"] | components["schemas"]["ResponseInputReasoning"] | components["schemas"]["ResponseItemReference"];
+        /** @description A message to the model. */
+        ResponseInputMessage: {
+            /**
+             * @description Always `message`, which is the default.
+             * @default message
+             * @constant
+             */
+            type: "message";
+            /** @description The author's role. */
+            role: components["schemas"]["ResponseInputRole"];
+            /** @description The content, as text or as parts. */
+            content: components["schemas"]["ResponseInputContent"];
+            /** @description The ID of the item. */
+            id?: string | null;
+        };
+        /**
+         * @description The author of a message to the model.
+         * @enum {string}
+         */
+        ResponseInputRole: "user" | "system" | "developer";
+        /** @description The content of a message to the model, or the output of a function. */
+        ResponseInputContent: string | components["schemas"]["ResponseInputPart"][];
+        /** @description A part of a message to the model, or of the output of a function. */
+        ResponseInputPart: components["schemas"]["ResponseInputPartInputText"] | components["schemas"]["ResponseInputPartInputImage"];
+        /** @description A message of the model. */
+        ResponseInputAnswer: {
+            /**
+             * @description Always `message`, which is the default.
+             * @default message
+             * @constant
+             */
+            type: "message";
+            /**
+             * @description Always `assistant`.
+             * @constant
+             */
+            role: "assistant";
+            /** @description The content, as text or as parts. */
+            content: components["schemas"]["ResponseAnswerContent"];
+            /** @description The ID of the item. */
+            id?: string | null;
+        };
+        /** @description The content of a message of the model. */
+        ResponseAnswerContent: string | components["schemas"]["ResponseAnswerPart"][];
+        /** @description A part of a message of the model. */
+        ResponseAnswerPart: components["schemas"]["ResponseAnswerPartOutputText"] | components["schemas"]["ResponseAnswerPartInputText"] | components["schemas"]["ResponseAnswerPartRefusal"];
+        /** @description A call of a function by the model. */
+        ResponseInputCall: {
+            /**
+             * @description Always `function_call`.
+             * @constant
+             */
+            type: "function_call";
+            /** @description The ID of the call, to which its output refers. */
+            call_id: string;
+            /** @description The name of the function. */
+            name: string;
+            /** @description The arguments as JSON text. */
+            arguments: string;
+            /** @description The ID of the item. */
+            id?: string | null;
+        };
+        /** @description The output of a function. */
+        ResponseInputCallOutput: {
+            /**
+             * @description Always `function_call_output`.
+             * @constant
+             */
+            type: "function_call_output";
+            /** @description The `call_id` of the call. */
+            call_id: string;
+            /** @description The output, as text or as parts. */
+            output: components["schemas"]["ResponseInputContent"];
+            /** @description The ID of the item. */
+            id?: string | null;
+        };
+        /** @description Reasoning. It is returned to the model that wrote it, if it has `encrypted_content`. */
+        ResponseInputReasoning: {
+            /**
+             * @description Always `reasoning`.
+             * @constant
+             */
+            type: "reasoning";
+            /** @description The text of the reasoning. */
+            content?: components["schemas"]["ResponseReasoningPart"][] | null;
+            /** @description The `encrypted_content` of the answer. */
+            encrypted_content?: string | null;
+            /** @description The ID of the item. */
+            id?: string | null;
+        };
+        /** @description An item of a stored response, by its ID. */
+        ResponseItemReference: {
+            /**
+             * @description Always `item_reference`.
+             * @constant
+             */
+            type: "item_reference";
+            /** @description The ID of the item. */
+            id: string;
+        };
+        /** @description A function that the model may call. */
+        ResponseInputTool: {
+            /**
+             * @description Always `function`: other tools of OpenAI do not exist here.
+             * @constant
+             */
+            type: "function";
+            /** @description The name of the function. */
+            name: string;
+            /** @description What the function does. */
+            description?: string | null;
+            /** @description The JSON Schema of the arguments. */
+            parameters?: components["schemas"]["JsonObject"] | null;
+            /** @description Whether the arguments must match the schema exactly. */
+            strict?: boolean | null;
+        };
+        /** @description The form of the text. */
+        ResponseInputText: {
+            /** @description The format of the text. */
+            format?: components["schemas"]["ResponseInputFormat"] | null;
+            /** @description How detailed the text is. */
+            verbosity?: components["schemas"]["ResponseVerbosity"] | null;
+        };
+        /** @description The format of the text. */
+        ResponseInputFormat: components["schemas"]["ResponseInputFormatText"] | components["schemas"]["ResponseInputFormatJsonObject"] | components["schemas"]["ResponseInputFormatJsonSchema"];
+        /** @description How much the model reasons. */
+        ResponseInputReasoningConfig: {
+            /** @description The effort. Without it, the model decides. */
+            effort?: components["schemas"]["ResponseEffort"] | null;
+            /** @description Accepted and ignored: the answer contains the reasoning itself. */
+            summary?: string | null;
+        };
+        /**
          * @description A message to create.
          * @example {
          *       "model": "llama-3",
@@ -4657,13 +5735,13 @@ export interface components {
          */
         MessageRequest: {
             /**
-             * @description The slug of a local chat model, an alias of the configuration, or a model ID of the
+             * @description The slug of a local chat model, an alias from the configuration, or a model ID of the
              *     upstream.
              */
             model: string & unknown;
             /**
              * Format: uint64
-             * @description The maximum number of tokens of the answer.
+             * @description The maximum number of tokens in the answer.
              */
             max_tokens: number;
             /** @description The conversation, oldest message first. */
@@ -4696,15 +5774,15 @@ export interface components {
             /** @description Data about the request. */
             metadata?: components["schemas"]["MessageMetadata"] | null;
             /**
-             * @description Whether the model reasons before it answers. Without it, the answer has no `thinking`
+             * @description Whether the model reasons before it answers. If omitted, the answer has no `thinking`
              *     blocks.
              */
             thinking?: components["schemas"]["MessageThinking"] | null;
-            /** @description The form of the answer, and the effort of its reasoning. */
+            /** @description The format of the answer, and the reasoning effort. */
             output_config?: components["schemas"]["MessageOutputConfig"] | null;
-            /** @description The older place of `output_config.format`. */
+            /** @description The former name of `output_config.format`. */
             output_format?: components["schemas"]["MessageOutputFormat"] | null;
-            /** @description Accepted and ignored: the servers of models cache prompts by themselves. */
+            /** @description Accepted and ignored: model servers cache prompts automatically. */
             cache_control?: components["schemas"]["JsonObject"] | null;
             /** @description Accepted and ignored. */
             service_tier?: string | null;
@@ -4746,7 +5824,7 @@ export interface components {
         MessageSystemBlock: components["schemas"]["MessageSystemBlockText"];
         /** @description A function that the model may call. */
         MessageTool: {
-            /** @description Only `custom`, which is the default: tools that Anthropic's servers run do not exist here. */
+            /** @description Only `custom`, which is the default. Tools that Anthropic's servers run are not available. */
             type?: components["schemas"]["MessageToolKind"] | null;
             /** @description The name of the function. */
             name: string;
@@ -4778,11 +5856,11 @@ export interface components {
          * @enum {string}
          */
         MessageThinkingDisplay: "summarized" | "omitted";
-        /** @description The form of the answer, and the effort of its reasoning. */
+        /** @description The format of the answer, and the reasoning effort. */
         MessageOutputConfig: {
             /** @description The effort of the reasoning, if `thinking` is on. Levels above `high` count as `high`. */
             effort?: components["schemas"]["MessageEffort"] | null;
-            /** @description The form of the answer. */
+            /** @description The format of the answer. */
             format?: components["schemas"]["MessageOutputFormat"] | null;
         };
         /**
@@ -4790,10 +5868,10 @@ export interface components {
          * @enum {string}
          */
         MessageEffort: "low" | "medium" | "high" | "xhigh" | "max";
-        /** @description The form of the answer. */
+        /** @description The format of the answer. */
         MessageOutputFormat: components["schemas"]["MessageOutputFormatJsonSchema"];
         /**
-         * @description A prompt whose tokens to count. Its fields are those of a message to create.
+         * @description A prompt whose tokens are counted. The prompt has the same fields as a message to create.
          * @example {
          *       "model": "llama-3",
          *       "messages": [
@@ -4806,7 +5884,7 @@ export interface components {
          */
         MessageTokensRequest: {
             /**
-             * @description The slug of a local chat model, an alias of the configuration, or a model ID of the
+             * @description The slug of a local chat model, an alias from the configuration, or a model ID of the
              *     upstream.
              */
             model: string & unknown;
@@ -4820,9 +5898,9 @@ export interface components {
             tool_choice?: components["schemas"]["MessageToolChoice"] | null;
             /** @description Whether the model reasons before it answers. */
             thinking?: components["schemas"]["MessageThinking"] | null;
-            /** @description The form of the answer, and the effort of its reasoning. */
+            /** @description The format of the answer, and the reasoning effort. */
             output_config?: components["schemas"]["MessageOutputConfig"] | null;
-            /** @description The older place of `output_config.format`. */
+            /** @description The former name of `output_config.format`. */
             output_format?: components["schemas"]["MessageOutputFormat"] | null;
             /** @description Accepted and ignored. */
             cache_control?: components["schemas"]["JsonObject"] | null;
@@ -4871,11 +5949,11 @@ export interface components {
         DecisionsState: string | components["schemas"]["JsonObject"] | unknown[];
         /** @description A question. */
         DecisionsQuestion: components["schemas"]["DecisionsQuestionOul"] | components["schemas"]["DecisionsQuestionNoul"] | components["schemas"]["DecisionsQuestionChoice"] | components["schemas"]["DecisionsQuestionScore"];
-        /** @description Descriptions of what makes the answer yes and what makes it no. */
+        /** @description The criteria for the answers yes and no. */
         DecisionsSides: {
-            /** @description What makes the answer yes. */
+            /** @description The criteria for the answer yes. */
             true?: string | null;
-            /** @description What makes the answer no. */
+            /** @description The criteria for the answer no. */
             false?: string | null;
         };
         /**
@@ -4916,8 +5994,8 @@ export interface components {
             /** @description The secret that signs the delivery. */
             webhook_secret?: string | null;
             /**
-             * @description Whether the delivery also carries the secret itself, in `X-Webhook-Secret`. Defaults to the service's
-             *     `webhooks.send_plain_secret`. Null for the default.
+             * @description Whether the delivery also carries the secret itself, in `X-Webhook-Secret`. Defaults to the
+             *     service's `webhooks.send_plain_secret`. Null means the default.
              */
             webhook_send_plain_secret?: boolean | null;
         };
@@ -4934,15 +6012,15 @@ export interface components {
         NewWebhookEndpoint: {
             /** @description The URL that receives the events. */
             url: string;
-            /** @description A name, unique within the organization. An empty string for none. */
+            /** @description A name, unique within the organization. An empty string means no name. */
             name?: string | null;
-            /** @description The events to receive. Omit or leave empty for all. */
+            /** @description The events to receive. Omit or leave empty to receive all events. */
             events?: components["schemas"]["WebhookSubscription"][] | null;
-            /** @description Only events of predictions of these models. Omit or leave empty for all. */
+            /** @description Only events for predictions of these models. Omit or leave empty for all models. */
             models?: string[] | null;
-            /** @description Only events of executions of these workflows. Omit or leave empty for all. */
+            /** @description Only events for executions of these workflows. Omit or leave empty for all workflows. */
             workflow_ids?: string[] | null;
-            /** @description The signature scheme. Defaults to `v1`. It cannot be changed later. */
+            /** @description The signature scheme, which cannot be changed later. Defaults to `v1`. */
             signature?: components["schemas"]["WebhookSignature"] | null;
             /**
              * @description Whether deliveries also carry the secret itself, in `X-Webhook-Secret`, for receivers that
@@ -4971,15 +6049,15 @@ export interface components {
         WebhookEndpointChange: {
             /** @description The URL that receives the events. */
             url?: string | null;
-            /** @description A name, unique within the organization. An empty string for none. */
+            /** @description A name, unique within the organization. An empty string means no name. */
             name?: string | null;
-            /** @description The events to receive. Omit or leave empty for all. */
+            /** @description The events to receive. Omit or leave empty to receive all events. */
             events?: components["schemas"]["WebhookSubscription"][] | null;
-            /** @description Only events of predictions of these models. Omit or leave empty for all. */
+            /** @description Only events for predictions of these models. Omit or leave empty for all models. */
             models?: string[] | null;
-            /** @description Only events of executions of these workflows. Omit or leave empty for all. */
+            /** @description Only events for executions of these workflows. Omit or leave empty for all workflows. */
             workflow_ids?: string[] | null;
-            /** @description The signature scheme. Defaults to `v1`. It cannot be changed later. */
+            /** @description The signature scheme, which cannot be changed later. Defaults to `v1`. */
             signature?: components["schemas"]["WebhookSignature"] | null;
             /**
              * @description Whether deliveries also carry the secret itself, in `X-Webhook-Secret`, for receivers that
@@ -4998,7 +6076,7 @@ export interface components {
         RotateWebhookEndpoint: {
             /**
              * Format: uint64
-             * @description How long the previous secret also signs, in seconds. Defaults to 86400.
+             * @description How long the previous secret also signs deliveries, in seconds. Defaults to 86400.
              */
             grace_seconds?: number | null;
         };
@@ -5036,11 +6114,35 @@ export interface components {
              * @description The content, with a content type and a filename.
              */
             file: string;
+            /** @description What the file is for, such as `batch`. Any text. */
+            purpose?: string | null;
             /**
              * Format: uint64
              * @description How long the file is kept.
              */
             expires_in_seconds?: number | null;
+        };
+        /**
+         * @description A batch to create.
+         * @example {
+         *       "input_file_id": "01a21c6e-019b-70fb-b055-5d0f3b8e0257",
+         *       "endpoint": "/v1/chat/completions",
+         *       "completion_window": "24h"
+         *     }
+         */
+        BatchRequest: {
+            /**
+             * Format: uuid
+             * @description The ID of the file with the requests: JSON lines with `custom_id`, `method`, `url` and
+             *     `body`.
+             */
+            input_file_id: string;
+            /** @description The route that answers the lines. */
+            endpoint: components["schemas"]["BatchEndpoint"];
+            /** @description The time in which the lines are answered. */
+            completion_window: components["schemas"]["BatchWindow"];
+            /** @description Key-value pairs that are returned with the batch. */
+            metadata?: components["schemas"]["ClientMetadata"] | null;
         };
         /**
          * @description A model's schedule to create.
@@ -5062,18 +6164,18 @@ export interface components {
             version: string;
             /** @description The model's input, which must match its request schema. At most 48 KiB. */
             input?: components["schemas"]["JsonObject"] | null;
-            /** @description The fallback chain to use; an empty string for none. */
+            /** @description The fallback chain to use. An empty string means that no chain is selected. */
             fallback_selector?: string | null;
             /** @description An IANA time zone name. Defaults to UTC. */
             timezone?: string | null;
-            /** @description A display name; an empty string for none. It does not have to be unique. */
+            /** @description A display name, which does not have to be unique. An empty string means no name. */
             name?: string | null;
             /** @description What to do if the previous run has not ended when the schedule fires. Defaults to `skip`. */
             overlap?: components["schemas"]["ScheduleOverlap"] | null;
             /**
              * Format: uint64
-             * @description How late a firing may run, in seconds, after the service was down. Of several missed
-             *     firings, only the last one runs. Defaults to 3600.
+             * @description How late a firing may run, in seconds, for example after the service was down. Of several
+             *     missed firings, only the last one runs. Defaults to 3600.
              */
             catch_up_seconds?: number | null;
             /**
@@ -5082,32 +6184,32 @@ export interface components {
              */
             jitter_seconds?: number | null;
             /**
-             * @description Whether the schedule is paused. A paused schedule does not fire, and skipped firings are not
-             *     made up.
+             * @description Whether the schedule is paused. A paused schedule does not fire, and the firings that it
+             *     skips are not made up for later.
              */
             paused?: boolean | null;
-            /** @description The time before which the schedule does not fire. An empty string for no limit. */
+            /** @description The time before which the schedule does not fire. An empty string means no limit. */
             starts_at?: ((string | unknown | "") | null) | unknown | "";
-            /** @description The time after which the schedule does not fire. An empty string for no limit. */
+            /** @description The time after which the schedule does not fire. An empty string means no limit. */
             ends_at?: ((string | unknown | "") | null) | unknown | "";
             /**
-             * @description The URL to notify when each run ends. Null or an empty string for none. If an update changes
-             *     it, the secret is kept.
+             * @description The URL to notify when each run ends. Null or an empty string means no webhook. An update
+             *     that changes the URL keeps the secret.
              * @default null
              */
             webhook_url: string | null;
-            /** @description The secret that signs the webhooks. An empty string for no signature. */
+            /** @description The secret that signs the webhooks. An empty string means no signature. */
             webhook_secret?: string | null;
             /**
-             * @description Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Null for the
-             *     service's `webhooks.send_plain_secret`. If an update changes the URL, it is kept.
+             * @description Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Null means the
+             *     service's `webhooks.send_plain_secret`. An update that changes the URL keeps this setting.
              * @default null
              */
             webhook_send_plain_secret: boolean | null;
         };
         /**
-         * @description Changes to a schedule of a workflow or a model. Omitted fields keep their value. The fields of
-         *     the other kind are refused.
+         * @description Changes to a schedule of a workflow or a model. Omitted fields keep their value. Fields that
+         *     apply only to the other kind of schedule are refused.
          * @example {
          *       "cron": "@hourly",
          *       "paused": false
@@ -5125,7 +6227,7 @@ export interface components {
             version?: string | null;
             /** @description The model's input, which must match its request schema. At most 48 KiB. */
             input?: components["schemas"]["JsonObject"] | null;
-            /** @description The fallback chain to use; an empty string for none. */
+            /** @description The fallback chain to use. An empty string means that no chain is selected. */
             fallback_selector?: string | null;
             /** @description The workflow's inputs, which must match the version's `input_schema`. At most 48 KiB. */
             inputs?: components["schemas"]["JsonObject"] | null;
@@ -5136,14 +6238,14 @@ export interface components {
             version_id?: string | null;
             /** @description An IANA time zone name. Defaults to UTC. */
             timezone?: string | null;
-            /** @description A display name; an empty string for none. It does not have to be unique. */
+            /** @description A display name, which does not have to be unique. An empty string means no name. */
             name?: string | null;
             /** @description What to do if the previous run has not ended when the schedule fires. Defaults to `skip`. */
             overlap?: components["schemas"]["ScheduleOverlap"] | null;
             /**
              * Format: uint64
-             * @description How late a firing may run, in seconds, after the service was down. Of several missed
-             *     firings, only the last one runs. Defaults to 3600.
+             * @description How late a firing may run, in seconds, for example after the service was down. Of several
+             *     missed firings, only the last one runs. Defaults to 3600.
              */
             catch_up_seconds?: number | null;
             /**
@@ -5152,32 +6254,32 @@ export interface components {
              */
             jitter_seconds?: number | null;
             /**
-             * @description Whether the schedule is paused. A paused schedule does not fire, and skipped firings are not
-             *     made up.
+             * @description Whether the schedule is paused. A paused schedule does not fire, and the firings that it
+             *     skips are not made up for later.
              */
             paused?: boolean | null;
-            /** @description The time before which the schedule does not fire. An empty string for no limit. */
+            /** @description The time before which the schedule does not fire. An empty string means no limit. */
             starts_at?: ((string | unknown | "") | null) | unknown | "";
-            /** @description The time after which the schedule does not fire. An empty string for no limit. */
+            /** @description The time after which the schedule does not fire. An empty string means no limit. */
             ends_at?: ((string | unknown | "") | null) | unknown | "";
             /**
-             * @description The URL to notify when each run ends. Null or an empty string for none. If an update changes
-             *     it, the secret is kept.
+             * @description The URL to notify when each run ends. Null or an empty string means no webhook. An update
+             *     that changes the URL keeps the secret.
              * @default null
              */
             webhook_url: string | null;
-            /** @description The secret that signs the webhooks. An empty string for no signature. */
+            /** @description The secret that signs the webhooks. An empty string means no signature. */
             webhook_secret?: string | null;
             /**
-             * @description Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Null for the
-             *     service's `webhooks.send_plain_secret`. If an update changes the URL, it is kept.
+             * @description Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Null means the
+             *     service's `webhooks.send_plain_secret`. An update that changes the URL keeps this setting.
              * @default null
              */
             webhook_send_plain_secret: boolean | null;
         };
         /** @description A secret value to store. */
         SecretValue: {
-            /** @description The value: 1 to 32768 bytes of text without NUL. It is never returned. */
+            /** @description The value: 1 to 32768 bytes of text without NUL. The value is never returned. */
             value: string;
         };
         /** @description `status`: the prediction or the execution was created. */
@@ -5189,7 +6291,7 @@ export interface components {
             status: "created" | "queued";
             /**
              * Format: date-time
-             * @description When it was created.
+             * @description When the prediction or the execution was created.
              */
             at: string;
         };
@@ -5219,7 +6321,7 @@ export interface components {
             text: string;
             /**
              * Format: uint32
-             * @description The attempt that wrote it. Absent for lines of earlier attempts.
+             * @description The attempt that wrote the line. Absent for lines of earlier attempts.
              */
             attempt?: number | null;
         };
@@ -5229,7 +6331,7 @@ export interface components {
             part: unknown;
             /**
              * Format: uint32
-             * @description The attempt that produced it.
+             * @description The attempt that produced the part.
              */
             attempt?: number | null;
         };
@@ -5238,7 +6340,7 @@ export interface components {
          *     stream restarts from the beginning.
          */
         ResetEvent: Record<string, never>;
-        /** @description Its turn in the workflow's lane. */
+        /** @description The execution's turn in the workflow's lane. */
         WaitingForLane: {
             /**
              * @description Always `lane`. (enum property replaced by openapi-typescript)
@@ -5310,7 +6412,7 @@ export interface components {
              * @description When the step times out.
              */
             until: string;
-            /** @description A URL with a form that sends the event. It needs no API key. */
+            /** @description A URL with a form that sends the event. No API key is needed. */
             resume_url: string;
         };
         /** @description The next attempt of a step. */
@@ -5363,7 +6465,7 @@ export interface components {
              */
             execution_id: string;
         };
-        /** @description A resume, after a person or a step with `on_exhausted` paused the execution. */
+        /** @description A resume request, after a person or a step with `on_exhausted` paused the execution. */
         WaitingForPaused: {
             /**
              * @description Always `paused`. (enum property replaced by openapi-typescript)
@@ -5441,6 +6543,494 @@ export interface components {
              */
             at: string;
         };
+        /** @description A message. */
+        ResponseItemMessage: {
+            /**
+             * @description Always `message`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "message";
+            /** @description The ID of the item. */
+            id: string;
+            /** @description Whether the item is complete. */
+            status: components["schemas"]["ResponseItemStatus"];
+            /** @description The author's role. */
+            role: components["schemas"]["ResponseRole"];
+            /** @description The parts of the message. */
+            content: components["schemas"]["ResponsePart"][];
+        };
+        /** @description A call of a function. */
+        ResponseItemFunctionCall: {
+            /**
+             * @description Always `function_call`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "function_call";
+            /** @description The ID of the item. */
+            id: string;
+            /** @description Whether the item is complete. */
+            status: components["schemas"]["ResponseItemStatus"];
+            /** @description The ID of the call, to which its output refers. */
+            call_id: string;
+            /** @description The name of the function. */
+            name: string;
+            /** @description The arguments as JSON text. */
+            arguments: string;
+        };
+        /** @description The output of a function. */
+        ResponseItemFunctionCallOutput: {
+            /**
+             * @description Always `function_call_output`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "function_call_output";
+            /** @description The ID of the item. */
+            id: string;
+            /** @description Whether the item is complete. */
+            status: components["schemas"]["ResponseItemStatus"];
+            /** @description The `call_id` of the call. */
+            call_id: string;
+            /** @description The output. */
+            output: components["schemas"]["ResponseCallOutput"];
+        };
+        /** @description The model's reasoning. */
+        ResponseItemReasoning: {
+            /**
+             * @description Always `reasoning`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "reasoning";
+            /** @description The ID of the item. */
+            id: string;
+            /** @description Whether the item is complete. */
+            status: components["schemas"]["ResponseItemStatus"];
+            /** @description Always empty. */
+            summary: components["schemas"]["ResponseReasoningPart"][];
+            /** @description The text of the reasoning. */
+            content: components["schemas"]["ResponseReasoningPart"][];
+            /** @description To be returned with the item: names the field in which the model expects its reasoning. */
+            encrypted_content?: string | null;
+        };
+        /** @description A text to the model. */
+        ResponsePartInputText: {
+            /**
+             * @description Always `input_text`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "input_text";
+            /** @description The text. */
+            text: string;
+        };
+        /** @description An image. */
+        ResponsePartInputImage: {
+            /**
+             * @description Always `input_image`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "input_image";
+            /** @description The address of the image, or the image itself as a data URL. */
+            image_url: string;
+            /** @description The resolution in which the model sees the image. */
+            detail: components["schemas"]["ResponseImageDetail"];
+        };
+        /** @description A text of the model. */
+        ResponsePartOutputText: {
+            /**
+             * @description Always `output_text`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "output_text";
+            /** @description The text. */
+            text: string;
+            /** @description Always empty. */
+            annotations: unknown[];
+            /** @description Always empty. */
+            logprobs: unknown[];
+        };
+        /** @description A refusal of the model. */
+        ResponsePartRefusal: {
+            /**
+             * @description Always `refusal`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "refusal";
+            /** @description The text of the refusal. */
+            refusal: string;
+        };
+        /** @description Reasoning of the model. */
+        ResponsePartReasoningText: {
+            /**
+             * @description Always `reasoning_text`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "reasoning_text";
+            /** @description The text. */
+            text: string;
+        };
+        /** @description A text. */
+        ResponseReasoningPartReasoningText: {
+            /**
+             * @description Always `reasoning_text`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "reasoning_text";
+            /** @description The text. */
+            text: string;
+        };
+        /** @description Any text. */
+        ResponseFormatText: {
+            /**
+             * @description Always `text`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "text";
+        };
+        /** @description Any JSON object. */
+        ResponseFormatJsonObject: {
+            /**
+             * @description Always `json_object`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "json_object";
+        };
+        /** @description JSON that matches a schema. */
+        ResponseFormatJsonSchema: {
+            /**
+             * @description Always `json_schema`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "json_schema";
+            /** @description The name of the format. */
+            name: string;
+            /** @description What the format is for. */
+            description: string | null;
+            /** @description The JSON Schema. */
+            schema: {
+                [key: string]: unknown;
+            };
+            /** @description Whether the text must match the schema exactly. */
+            strict: boolean;
+        };
+        /** @description The first event. */
+        ResponseStreamEventResponseCreated: {
+            /**
+             * @description Always `response.created`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "response.created";
+            /** @description The response without output. */
+            response: components["schemas"]["Response"];
+        };
+        /** @description The response waits, in the background. */
+        ResponseStreamEventResponseQueued: {
+            /**
+             * @description Always `response.queued`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "response.queued";
+            /** @description The response without output. */
+            response: components["schemas"]["Response"];
+        };
+        /** @description The model is asked. */
+        ResponseStreamEventResponseInProgress: {
+            /**
+             * @description Always `response.in_progress`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "response.in_progress";
+            /** @description The response without output. */
+            response: components["schemas"]["Response"];
+        };
+        /** @description An item begins. */
+        ResponseStreamEventResponseOutputItemAdded: {
+            /**
+             * @description Always `response.output_item.added`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "response.output_item.added";
+            /**
+             * Format: uint
+             * @description The number of the item, starting at 0.
+             */
+            output_index: number;
+            /** @description The item without content. */
+            item: components["schemas"]["ResponseItem"];
+        };
+        /** @description An item is complete. */
+        ResponseStreamEventResponseOutputItemDone: {
+            /**
+             * @description Always `response.output_item.done`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "response.output_item.done";
+            /**
+             * Format: uint
+             * @description The number of the item.
+             */
+            output_index: number;
+            /** @description The item. */
+            item: components["schemas"]["ResponseItem"];
+        };
+        /** @description A part of an item begins. */
+        ResponseStreamEventResponseContentPartAdded: {
+            /**
+             * @description Always `response.content_part.added`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "response.content_part.added";
+            /** @description The ID of the item. */
+            item_id: string;
+            /**
+             * Format: uint
+             * @description The number of the item, starting at 0.
+             */
+            output_index: number;
+            /**
+             * Format: uint
+             * @description The number of the part within the item, starting at 0.
+             */
+            content_index: number;
+            /** @description The part without text. */
+            part: components["schemas"]["ResponsePart"];
+        };
+        /** @description A part of an item is complete. */
+        ResponseStreamEventResponseContentPartDone: {
+            /**
+             * @description Always `response.content_part.done`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "response.content_part.done";
+            /** @description The ID of the item. */
+            item_id: string;
+            /**
+             * Format: uint
+             * @description The number of the item, starting at 0.
+             */
+            output_index: number;
+            /**
+             * Format: uint
+             * @description The number of the part within the item, starting at 0.
+             */
+            content_index: number;
+            /** @description The part. */
+            part: components["schemas"]["ResponsePart"];
+        };
+        /** @description A text continues. */
+        ResponseStreamEventResponseOutputTextDelta: {
+            /**
+             * @description Always `response.output_text.delta`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "response.output_text.delta";
+            /** @description The ID of the item. */
+            item_id: string;
+            /**
+             * Format: uint
+             * @description The number of the item, starting at 0.
+             */
+            output_index: number;
+            /**
+             * Format: uint
+             * @description The number of the part within the item, starting at 0.
+             */
+            content_index: number;
+            /** @description The next piece of the text. */
+            delta: string;
+            /** @description Always empty. */
+            logprobs: unknown[];
+        };
+        /** @description A text is complete. */
+        ResponseStreamEventResponseOutputTextDone: {
+            /**
+             * @description Always `response.output_text.done`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "response.output_text.done";
+            /** @description The ID of the item. */
+            item_id: string;
+            /**
+             * Format: uint
+             * @description The number of the item, starting at 0.
+             */
+            output_index: number;
+            /**
+             * Format: uint
+             * @description The number of the part within the item, starting at 0.
+             */
+            content_index: number;
+            /** @description The text. */
+            text: string;
+            /** @description Always empty. */
+            logprobs: unknown[];
+        };
+        /** @description A refusal continues. */
+        ResponseStreamEventResponseRefusalDelta: {
+            /**
+             * @description Always `response.refusal.delta`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "response.refusal.delta";
+            /** @description The ID of the item. */
+            item_id: string;
+            /**
+             * Format: uint
+             * @description The number of the item, starting at 0.
+             */
+            output_index: number;
+            /**
+             * Format: uint
+             * @description The number of the part within the item, starting at 0.
+             */
+            content_index: number;
+            /** @description The next piece of the refusal. */
+            delta: string;
+        };
+        /** @description A refusal is complete. */
+        ResponseStreamEventResponseRefusalDone: {
+            /**
+             * @description Always `response.refusal.done`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "response.refusal.done";
+            /** @description The ID of the item. */
+            item_id: string;
+            /**
+             * Format: uint
+             * @description The number of the item, starting at 0.
+             */
+            output_index: number;
+            /**
+             * Format: uint
+             * @description The number of the part within the item, starting at 0.
+             */
+            content_index: number;
+            /** @description The refusal. */
+            refusal: string;
+        };
+        /** @description Reasoning continues. */
+        ResponseStreamEventResponseReasoningTextDelta: {
+            /**
+             * @description Always `response.reasoning_text.delta`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "response.reasoning_text.delta";
+            /** @description The ID of the item. */
+            item_id: string;
+            /**
+             * Format: uint
+             * @description The number of the item, starting at 0.
+             */
+            output_index: number;
+            /**
+             * Format: uint
+             * @description The number of the part within the item, starting at 0.
+             */
+            content_index: number;
+            /** @description The next piece of the reasoning. */
+            delta: string;
+        };
+        /** @description Reasoning is complete. */
+        ResponseStreamEventResponseReasoningTextDone: {
+            /**
+             * @description Always `response.reasoning_text.done`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "response.reasoning_text.done";
+            /** @description The ID of the item. */
+            item_id: string;
+            /**
+             * Format: uint
+             * @description The number of the item, starting at 0.
+             */
+            output_index: number;
+            /**
+             * Format: uint
+             * @description The number of the part within the item, starting at 0.
+             */
+            content_index: number;
+            /** @description The reasoning. */
+            text: string;
+        };
+        /** @description The arguments of a call continue. */
+        ResponseStreamEventResponseFunctionCallArgumentsDelta: {
+            /**
+             * @description Always `response.function_call_arguments.delta`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "response.function_call_arguments.delta";
+            /** @description The ID of the item. */
+            item_id: string;
+            /**
+             * Format: uint
+             * @description The number of the item.
+             */
+            output_index: number;
+            /** @description The next piece of the arguments. */
+            delta: string;
+        };
+        /** @description The arguments of a call are complete. */
+        ResponseStreamEventResponseFunctionCallArgumentsDone: {
+            /**
+             * @description Always `response.function_call_arguments.done`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "response.function_call_arguments.done";
+            /** @description The ID of the item. */
+            item_id: string;
+            /**
+             * Format: uint
+             * @description The number of the item.
+             */
+            output_index: number;
+            /** @description The name of the function. */
+            name: string;
+            /** @description The arguments as JSON text. */
+            arguments: string;
+        };
+        /** @description The response is complete. It is the last event. */
+        ResponseStreamEventResponseCompleted: {
+            /**
+             * @description Always `response.completed`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "response.completed";
+            /** @description The response. */
+            response: components["schemas"]["Response"];
+        };
+        /** @description The response was cut off. It is the last event. */
+        ResponseStreamEventResponseIncomplete: {
+            /**
+             * @description Always `response.incomplete`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "response.incomplete";
+            /** @description The response. */
+            response: components["schemas"]["Response"];
+        };
+        /** @description The stream broke. `response.failed` follows. */
+        ResponseStreamEventError: {
+            /**
+             * @description Always `error`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "error";
+            /** @description A code for programs. */
+            code: string;
+            /** @description A message for people. */
+            message: string;
+            /** @description Always null. */
+            param: string | null;
+        };
+        /** @description The response failed. It is the last event. */
+        ResponseStreamEventResponseFailed: {
+            /**
+             * @description Always `response.failed`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "response.failed";
+            /** @description The response, with the complete items. */
+            response: components["schemas"]["Response"];
+        };
         /** @description A block of text. */
         MessageAnswerBlockText: {
             /**
@@ -5451,7 +7041,7 @@ export interface components {
             /** @description The text. */
             text: string;
         };
-        /** @description A call of a tool. */
+        /** @description A tool call. */
         MessageAnswerBlockToolUse: {
             /**
              * @description Always `tool_use`. (enum property replaced by openapi-typescript)
@@ -5476,7 +7066,10 @@ export interface components {
             type: "thinking";
             /** @description The text of the reasoning. */
             thinking: string;
-            /** @description To be returned with the block: the field in which the model expects its reasoning. */
+            /**
+             * @description The name of the field in which the model expects its reasoning. Clients return it with
+             *     the block.
+             */
             signature: string;
         };
         /** @description The first event. The input tokens are an estimate; the last usage has the exact number. */
@@ -5552,7 +7145,7 @@ export interface components {
              */
             type: "message_stop";
         };
-        /** @description Sent during silence. */
+        /** @description Sent while there are no other events. */
         MessageStreamEventPing: {
             /**
              * @description Always `ping`. (enum property replaced by openapi-typescript)
@@ -5560,7 +7153,7 @@ export interface components {
              */
             type: "ping";
         };
-        /** @description The stream broke. It is the last event. */
+        /** @description The stream failed. This is the last event. */
         MessageStreamEventError: {
             /**
              * @description Always `error`. (enum property replaced by openapi-typescript)
@@ -5582,7 +7175,7 @@ export interface components {
             /** @description The text. */
             text: string;
         };
-        /** @description A part of the arguments of a tool call. */
+        /** @description A part of a tool call's arguments. */
         MessageBlockDeltaInputJsonDelta: {
             /**
              * @description Always `input_json_delta`. (enum property replaced by openapi-typescript)
@@ -5602,7 +7195,7 @@ export interface components {
             /** @description The text. */
             thinking: string;
         };
-        /** @description The signature of a block of reasoning. */
+        /** @description The signature of a reasoning block. */
         MessageBlockDeltaSignatureDelta: {
             /**
              * @description Always `signature_delta`. (enum property replaced by openapi-typescript)
@@ -5652,7 +7245,7 @@ export interface components {
              * @description The probability of the most likely option.
              */
             confidence: number;
-            /** @description The probability of each option. They add up to 1. */
+            /** @description The probability of each option. The probabilities add up to 1. */
             probabilities: {
                 [key: string]: number;
             };
@@ -5674,7 +7267,7 @@ export interface components {
              * @description The probability of the most likely level.
              */
             confidence: number;
-            /** @description The probability of each level. They add up to 1. */
+            /** @description The probability of each level. The probabilities add up to 1. */
             probabilities: {
                 [key: string]: number;
             };
@@ -5694,9 +7287,9 @@ export interface components {
             step_id?: string | null;
             /** @description The same as `step_id`. */
             id?: string | null;
-            /** @description A name for people. */
+            /** @description A display name. */
             name?: string | null;
-            /** @description Steps that must end before this one starts, besides those it refers to. */
+            /** @description Steps that must end before this step starts, in addition to the steps that it refers to. */
             depends_on?: string[] | null;
             /** @description If true, the workflow continues if the step fails. */
             continue_on_error?: boolean | null;
@@ -5729,9 +7322,9 @@ export interface components {
             step_id?: string | null;
             /** @description The same as `step_id`. */
             id?: string | null;
-            /** @description A name for people. */
+            /** @description A display name. */
             name?: string | null;
-            /** @description Steps that must end before this one starts, besides those it refers to. */
+            /** @description Steps that must end before this step starts, in addition to the steps that it refers to. */
             depends_on?: string[] | null;
             /** @description If true, the workflow continues if the step fails. */
             continue_on_error?: boolean | null;
@@ -5777,9 +7370,9 @@ export interface components {
             step_id?: string | null;
             /** @description The same as `step_id`. */
             id?: string | null;
-            /** @description A name for people. */
+            /** @description A display name. */
             name?: string | null;
-            /** @description Steps that must end before this one starts, besides those it refers to. */
+            /** @description Steps that must end before this step starts, in addition to the steps that it refers to. */
             depends_on?: string[] | null;
             /** @description If true, the workflow continues if the step fails. */
             continue_on_error?: boolean | null;
@@ -5787,7 +7380,7 @@ export interface components {
             timeout_seconds?: number | null;
             /** @description The branches, which run at the same time. */
             branches: {
-                /** @description A name for people. */
+                /** @description A display name. */
                 name?: string | null;
                 /** @description The steps. */
                 steps: components["schemas"]["JsonObject"][];
@@ -5804,9 +7397,9 @@ export interface components {
             step_id?: string | null;
             /** @description The same as `step_id`. */
             id?: string | null;
-            /** @description A name for people. */
+            /** @description A display name. */
             name?: string | null;
-            /** @description Steps that must end before this one starts, besides those it refers to. */
+            /** @description Steps that must end before this step starts, in addition to the steps that it refers to. */
             depends_on?: string[] | null;
             /** @description If true, the workflow continues if the step fails. */
             continue_on_error?: boolean | null;
@@ -5814,9 +7407,9 @@ export interface components {
             timeout_seconds?: number | null;
             /** @description The condition that chooses the branch. */
             condition: components["schemas"]["WorkflowCondition"];
-            /** @description The branch that runs if the condition holds. */
+            /** @description The branch that runs if the condition is true. */
             condition_met_branch: components["schemas"]["WorkflowBranch"];
-            /** @description The branch that runs if the condition does not hold. */
+            /** @description The branch that runs if the condition is false. */
             default_branch?: components["schemas"]["WorkflowBranch"] | null;
         };
         /** @description Runs steps for each item of an array. */
@@ -5830,9 +7423,9 @@ export interface components {
             step_id?: string | null;
             /** @description The same as `step_id`. */
             id?: string | null;
-            /** @description A name for people. */
+            /** @description A display name. */
             name?: string | null;
-            /** @description Steps that must end before this one starts, besides those it refers to. */
+            /** @description Steps that must end before this step starts, in addition to the steps that it refers to. */
             depends_on?: string[] | null;
             /** @description If true, the workflow continues if the step fails. */
             continue_on_error?: boolean | null;
@@ -5860,9 +7453,9 @@ export interface components {
             step_id?: string | null;
             /** @description The same as `step_id`. */
             id?: string | null;
-            /** @description A name for people. */
+            /** @description A display name. */
             name?: string | null;
-            /** @description Steps that must end before this one starts, besides those it refers to. */
+            /** @description Steps that must end before this step starts, in addition to the steps that it refers to. */
             depends_on?: string[] | null;
             /** @description If true, the workflow continues if the step fails. */
             continue_on_error?: boolean | null;
@@ -5886,9 +7479,9 @@ export interface components {
             step_id?: string | null;
             /** @description The same as `step_id`. */
             id?: string | null;
-            /** @description A name for people. */
+            /** @description A display name. */
             name?: string | null;
-            /** @description Steps that must end before this one starts, besides those it refers to. */
+            /** @description Steps that must end before this step starts, in addition to the steps that it refers to. */
             depends_on?: string[] | null;
             /** @description If true, the workflow continues if the step fails. */
             continue_on_error?: boolean | null;
@@ -5908,9 +7501,9 @@ export interface components {
             step_id?: string | null;
             /** @description The same as `step_id`. */
             id?: string | null;
-            /** @description A name for people. */
+            /** @description A display name. */
             name?: string | null;
-            /** @description Steps that must end before this one starts, besides those it refers to. */
+            /** @description Steps that must end before this step starts, in addition to the steps that it refers to. */
             depends_on?: string[] | null;
             /** @description If true, the workflow continues if the step fails. */
             continue_on_error?: boolean | null;
@@ -5971,7 +7564,93 @@ export interface components {
              */
             in?: "header" | "query" | null;
         };
-        /** @description A message of the user, or the results of tools. */
+        /** @description A text. */
+        ResponseInputPartInputText: {
+            /**
+             * @description Always `input_text`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "input_text";
+            /** @description The text. */
+            text: string;
+        };
+        /** @description An image. */
+        ResponseInputPartInputImage: {
+            /**
+             * @description Always `input_image`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "input_image";
+            /** @description The address of the image, or the image itself as a data URL. */
+            image_url: string;
+            /** @description The resolution in which the model sees the image. */
+            detail?: components["schemas"]["ResponseImageDetail"] | null;
+        };
+        /** @description A text. */
+        ResponseAnswerPartOutputText: {
+            /**
+             * @description Always `output_text`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "output_text";
+            /** @description The text. */
+            text: string;
+        };
+        /** @description A text. */
+        ResponseAnswerPartInputText: {
+            /**
+             * @description Always `input_text`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "input_text";
+            /** @description The text. */
+            text: string;
+        };
+        /** @description A refusal. */
+        ResponseAnswerPartRefusal: {
+            /**
+             * @description Always `refusal`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "refusal";
+            /** @description The text of the refusal. */
+            refusal: string;
+        };
+        /** @description Any text. */
+        ResponseInputFormatText: {
+            /**
+             * @description Always `text`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "text";
+        };
+        /** @description Any JSON object. */
+        ResponseInputFormatJsonObject: {
+            /**
+             * @description Always `json_object`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "json_object";
+        };
+        /** @description JSON that matches a schema. */
+        ResponseInputFormatJsonSchema: {
+            /**
+             * @description Always `json_schema`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "json_schema";
+            /** @description The name of the format. */
+            name: string;
+            /** @description The JSON Schema. */
+            schema: {
+                [key: string]: unknown;
+            };
+            /** @description What the format is for. */
+            description?: string | null;
+            /** @description Whether the text must match the schema exactly. */
+            strict?: boolean | null;
+        };
+        /** @description A message from the user, or the results of tools. */
         MessageInputUser: {
             /**
              * @description Always `user`. (enum property replaced by openapi-typescript)
@@ -5981,7 +7660,7 @@ export interface components {
             /** @description The content, as text or as blocks. */
             content: components["schemas"]["MessageUserContent"];
         };
-        /** @description An earlier answer of the model. */
+        /** @description An earlier answer from the model. */
         MessageInputAssistant: {
             /**
              * @description Always `assistant`. (enum property replaced by openapi-typescript)
@@ -6011,7 +7690,7 @@ export interface components {
             /** @description Where the image is. */
             source: components["schemas"]["MessageImageSource"];
         };
-        /** @description A document of text. */
+        /** @description A text document. */
         MessageUserBlockDocument: {
             /**
              * @description Always `document`. (enum property replaced by openapi-typescript)
@@ -6024,7 +7703,7 @@ export interface components {
             title?: string | null;
             /** @description What the model should know about the document. */
             context?: string | null;
-            /** @description Whether the answer cites the document, which is not supported. */
+            /** @description Whether the answer cites the document. Citations are not supported. */
             citations?: components["schemas"]["MessageCitations"] | null;
         };
         /** @description The result of a tool that the model called. */
@@ -6041,7 +7720,7 @@ export interface components {
             /** @description Whether the tool failed. */
             is_error?: boolean | null;
         };
-        /** @description In the request. */
+        /** @description An image in the request. */
         MessageImageSourceBase64: {
             /**
              * @description Always `base64`. (enum property replaced by openapi-typescript)
@@ -6053,7 +7732,7 @@ export interface components {
             /** @description The image in base64. */
             data: string;
         };
-        /** @description On a web server, from which the model's server loads it. */
+        /** @description An image on a web server, from which the model's server loads it. */
         MessageImageSourceUrl: {
             /**
              * @description Always `url`. (enum property replaced by openapi-typescript)
@@ -6063,7 +7742,7 @@ export interface components {
             /** @description The address. */
             url: string;
         };
-        /** @description A document of plain text. */
+        /** @description Plain text. */
         MessageDocumentSourceText: {
             /**
              * @description Always `text`. (enum property replaced by openapi-typescript)
@@ -6113,7 +7792,7 @@ export interface components {
             /** @description The text. */
             text: string;
         };
-        /** @description A call of a tool. */
+        /** @description A tool call. */
         MessageAssistantBlockToolUse: {
             /**
              * @description Always `tool_use`. (enum property replaced by openapi-typescript)
@@ -6129,7 +7808,7 @@ export interface components {
                 [key: string]: unknown;
             };
         };
-        /** @description Reasoning. It is returned to the model that wrote it. */
+        /** @description Reasoning from an earlier answer, which is passed back to the model. */
         MessageAssistantBlockThinking: {
             /**
              * @description Always `thinking`. (enum property replaced by openapi-typescript)
@@ -6192,8 +7871,8 @@ export interface components {
             type: "none";
         };
         /**
-         * @description It reasons. The budget selects the effort: below 4096 `low`, below 16,384 `medium`, else
-         *     `high`.
+         * @description The model reasons. The budget selects the effort: below 4096 `low`, below 16,384 `medium`,
+         *     else `high`.
          */
         MessageThinkingEnabled: {
             /**
@@ -6209,7 +7888,7 @@ export interface components {
             /** @description `omitted` leaves the reasoning out of the answer. */
             display?: components["schemas"]["MessageThinkingDisplay"] | null;
         };
-        /** @description It reasons as much as it needs, with the effort of `output_config`. */
+        /** @description The model reasons as much as it needs, with the effort of `output_config`. */
         MessageThinkingAdaptive: {
             /**
              * @description Always `adaptive`. (enum property replaced by openapi-typescript)
@@ -6219,7 +7898,7 @@ export interface components {
             /** @description `omitted` leaves the reasoning out of the answer. */
             display?: components["schemas"]["MessageThinkingDisplay"] | null;
         };
-        /** @description It does not reason, if the model allows this. */
+        /** @description The model does not reason, if the model supports this. */
         MessageThinkingDisabled: {
             /**
              * @description Always `disabled`. (enum property replaced by openapi-typescript)
@@ -6248,10 +7927,10 @@ export interface components {
             type: "oul";
             /** @description The question, in words that the model understands. */
             instructions: string;
-            /** @description What makes the answer yes, and what makes it no. */
+            /** @description The criteria for the answers yes and no. */
             criteria?: components["schemas"]["DecisionsSides"] | null;
         };
-        /** @description An alias of `oul`, whose answer has the type `noul`. */
+        /** @description The same as `oul`, but the answer has the type `noul`. */
         DecisionsQuestionNoul: {
             /**
              * @description Always `noul`. (enum property replaced by openapi-typescript)
@@ -6260,10 +7939,10 @@ export interface components {
             type: "noul";
             /** @description The question, in words that the model understands. */
             instructions: string;
-            /** @description What makes the answer yes, and what makes it no. */
+            /** @description The criteria for the answers yes and no. */
             criteria?: components["schemas"]["DecisionsSides"] | null;
         };
-        /** @description A choice between 2 to 26 options, each with a description or null. */
+        /** @description A choice among 2 to 26 options, each with a description or null. */
         DecisionsQuestionChoice: {
             /**
              * @description Always `choice`. (enum property replaced by openapi-typescript)
@@ -7680,6 +9359,211 @@ export interface operations {
             };
         };
     };
+    create_completion: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TextCompletionRequest"];
+            };
+        };
+        responses: {
+            /** @description The completions; with `stream`, server-sent events that end with `[DONE]` */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ModelAnswer"];
+                    "text/event-stream": components["schemas"]["TextStreamEvent"];
+                };
+            };
+        };
+    };
+    rerank: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RerankRequest"];
+            };
+        };
+        responses: {
+            /** @description The results */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankAnswer"];
+                };
+            };
+        };
+    };
+    rerank_alias: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RerankRequest"];
+            };
+        };
+        responses: {
+            /** @description The results */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankAnswer"];
+                };
+            };
+        };
+    };
+    create_response: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ResponseRequest"];
+            };
+        };
+        responses: {
+            /** @description The response; with `stream`, server-sent events that end with `response.completed`, `response.incomplete` or `response.failed` */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Response"];
+                    "text/event-stream": components["schemas"]["ResponseStreamEvent"];
+                };
+            };
+        };
+    };
+    get_response: {
+        parameters: {
+            query?: {
+                /** @description Whether to stream the response */
+                stream?: "true" | "false";
+                /** @description With `stream`, the number of the last event that the client has */
+                starting_after?: number;
+            };
+            header?: never;
+            path: {
+                /** @description The id */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The response, or its events */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Response"];
+                    "text/event-stream": components["schemas"]["ResponseStreamEvent"];
+                };
+            };
+        };
+    };
+    delete_response: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The response is deleted */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeletedResponse"];
+                };
+            };
+        };
+    };
+    cancel_response: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The response, which has ended */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Response"];
+                };
+            };
+        };
+    };
+    list_response_input_items: {
+        parameters: {
+            query?: {
+                /** @description The maximum number of items in the page */
+                limit?: number;
+                /** @description The order of the items: `desc`, the default, returns the last one first */
+                order?: "asc" | "desc";
+                /** @description The ID of the item after which the page begins */
+                after?: string;
+                /** @description The ID of the item before which the page ends */
+                before?: string;
+            };
+            header?: never;
+            path: {
+                /** @description The id */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A page of items */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ResponseItems"];
+                };
+            };
+        };
+    };
     create_message: {
         parameters: {
             query?: never;
@@ -8149,6 +10033,8 @@ export interface operations {
                 limit?: number;
                 /** @description The `next_cursor` of the previous page of the same query */
                 cursor?: string;
+                /** @description Only files with this purpose */
+                purpose?: string;
             };
             header?: never;
             path?: never;
@@ -8187,6 +10073,104 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["File"];
+                };
+            };
+        };
+    };
+    list_batches: {
+        parameters: {
+            query?: {
+                /** @description The maximum number of items in the page */
+                limit?: number;
+                /** @description The `last_id` of the previous page */
+                after?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The batches, newest first */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BatchList"];
+                };
+            };
+        };
+    };
+    create_batch: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description For 24 hours, a repeated request with this key returns the first response */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["BatchRequest"];
+            };
+        };
+        responses: {
+            /** @description The batch, which is durable */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Batch"];
+                };
+            };
+        };
+    };
+    get_batch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The path of the file */
+                batch: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The batch with its progress */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Batch"];
+                };
+            };
+        };
+    };
+    cancel_batch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The path of the file */
+                batch: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The batch with its progress */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Batch"];
                 };
             };
         };

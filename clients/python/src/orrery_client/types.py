@@ -82,7 +82,7 @@ Where a model runs.
 """
 
 
-RouterModelKind: TypeAlias = Literal["chat", "embeddings"]
+RouterModelKind: TypeAlias = Literal["chat", "embeddings", "completions", "rerank"]
 """
 The kind of a model.
 """
@@ -95,19 +95,19 @@ class RouterModelPricing(TypedDict):
 
     per_answer: Optional[float]
     """
-    The price of an answer.
+    The price per answer.
     """
     per_second: Optional[float]
     """
-    The price of a second of run time.
+    The price per second of run time.
     """
     per_million_input_tokens: Optional[float]
     """
-    The price of a million tokens of the prompt.
+    The price per million tokens of the prompt.
     """
     per_million_output_tokens: Optional[float]
     """
-    The price of a million tokens of the answer.
+    The price per million tokens of the answer.
     """
 
 
@@ -141,7 +141,7 @@ class PredictionAccepted(TypedDict):
 
     status: Literal["success", "cancelled"]
     """
-    `success` for a prediction that was created, `cancelled` for one that was cancelled.
+    `success` if the prediction was created, `cancelled` if it was cancelled.
     """
     message: str
     """
@@ -275,7 +275,7 @@ class WorkflowVersion(TypedDict):
     """
     production: bool
     """
-    A mark for clients. The service does not use it.
+    A flag for clients. The service does not use it.
     """
     allowed_to_share: bool
     """
@@ -292,11 +292,11 @@ class WorkflowVersion(TypedDict):
     """
     created_at: NotRequired[Optional[str]]
     """
-    Absent in the response to a create.
+    Absent in the response to a creation request.
     """
     updated_at: NotRequired[Optional[str]]
     """
-    Absent in the response to a create.
+    Absent in the response to a creation request.
     """
     definition: NotRequired[Any]
     """
@@ -331,7 +331,7 @@ The status of an execution in a list. Waiting executions count as running.
 
 WaitsFor: TypeAlias = Literal["event", "paused"]
 """
-What a workflow execution needs to continue: an event (`event`) or a resume (`paused`).
+What an execution needs to continue: an event (`event`) or a resume request (`paused`).
 """
 
 
@@ -356,12 +356,13 @@ class ScheduleRun(TypedDict):
     """
     execution_id: Optional[str]
     """
-    The execution that the firing started. Null if it started none.
+    The execution that the firing started. Null if the firing started no execution.
     """
     status: Literal["created", "processing", "success", "error", "cancelled", "queued", "running", "completed", "failed", "deleted", "skipped", "missed", "refused"]
     """
-    The status of the execution or `deleted`, or `skipped` because of the overlap rule, `missed`
-    because it was too late, or `refused` because it could not start.
+    The status of the execution, or `deleted` if the execution is no longer stored. A firing
+    that started no execution is `skipped` because of the overlap rule, `missed` because it was
+    too late, or `refused` because it could not start.
     """
     error: NotRequired[Optional[str]]
     """
@@ -583,7 +584,7 @@ The status of a row. The values depend on its type.
 """
 
 
-HistoryChatOperation: TypeAlias = Literal["chat", "embeddings"]
+HistoryChatOperation: TypeAlias = Literal["chat", "embeddings", "completions", "rerank"]
 """
 The type of the call.
 """
@@ -624,7 +625,7 @@ class HistoryDecision(TypedDict):
     """
     priced: bool
     """
-    Whether the model has a price. Without one, the request is free.
+    Whether the model has a price. Otherwise, the request is free.
     """
 
 
@@ -718,6 +719,189 @@ The text that ends a stream.
 """
 
 
+class TextCompletionChunkChoice(TypedDict):
+    """
+    The next part of a choice. Models may add other fields.
+    """
+
+    index: NotRequired[Optional[int]]
+    """
+    The number of the choice, starting at 0.
+    """
+    text: NotRequired[Optional[str]]
+    """
+    The new part of the text.
+    """
+    finish_reason: NotRequired[Optional[str]]
+    """
+    Why the choice has ended, such as `stop` or `length`. Null until then.
+    """
+
+
+class RerankDocumentObject(TypedDict):
+    """
+    An object with the text of a document.
+    """
+
+    text: str
+    """
+    The text of the document.
+    """
+
+
+ResponseStatus: TypeAlias = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+"""
+The status of a response.
+"""
+
+
+class ResponseError(TypedDict):
+    """
+    Why a response failed.
+    """
+
+    code: Literal["server_error", "rate_limit_exceeded", "invalid_prompt"]
+    """
+    A code for programs.
+    """
+    message: str
+    """
+    A message for people.
+    """
+
+
+class ResponseIncompleteDetails(TypedDict):
+    """
+    Why a response is incomplete.
+    """
+
+    reason: Literal["max_output_tokens", "content_filter"]
+    """
+    The reason.
+    """
+
+
+ResponseItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
+"""
+Whether an item is complete.
+"""
+
+
+ResponseRole: TypeAlias = Literal["user", "system", "developer", "assistant"]
+"""
+The author of a message.
+"""
+
+
+ResponseImageDetail: TypeAlias = Literal["low", "high", "auto", "original"]
+"""
+The resolution in which the model sees an image.
+"""
+
+
+class ResponseInputDetails(TypedDict):
+    """
+    Details of the prompt's tokens.
+    """
+
+    cached_tokens: int
+    """
+    Tokens that were read from a cache.
+    """
+    cache_write_tokens: int
+    """
+    Always 0.
+    """
+
+
+class ResponseOutputDetails(TypedDict):
+    """
+    Details of the answer's tokens.
+    """
+
+    reasoning_tokens: int
+    """
+    Tokens of reasoning.
+    """
+
+
+ResponseEffort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+"""
+The effort of reasoning.
+"""
+
+
+ResponseVerbosity: TypeAlias = Literal["low", "medium", "high"]
+"""
+How detailed a text is.
+"""
+
+
+ResponseToolMode: TypeAlias = Literal["none", "auto", "required"]
+"""
+How many tools the model calls.
+"""
+
+
+class ResponseNamedFunction(TypedDict):
+    """
+    A function that the model must call.
+    """
+
+    type: Literal["function"]
+    """
+    Always `function`.
+    """
+    name: str
+    """
+    The name of the function.
+    """
+
+
+class ResponseAllowedTools(TypedDict):
+    """
+    The tools that the model may call: the others are not passed on.
+    """
+
+    type: Literal["allowed_tools"]
+    """
+    Always `allowed_tools`.
+    """
+    mode: ResponseToolMode
+    """
+    Whether the model must call one of them.
+    """
+    tools: list[ResponseNamedFunction]
+    """
+    The functions.
+    """
+
+
+ResponseTruncation: TypeAlias = Literal["auto", "disabled"]
+"""
+What happens to a conversation that does not fit the model's context.
+"""
+
+
+class DeletedResponse(TypedDict):
+    """
+    A response that was deleted.
+    """
+
+    id: str
+    """
+    The ID of the response.
+    """
+    object: Literal["response"]
+    """
+    Always `response`.
+    """
+    deleted: Literal[True]
+    """
+    Always true.
+    """
+
+
 MessageStopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal"]
 """
 Why an answer ended.
@@ -762,7 +946,7 @@ class MessageEnd(TypedDict):
     """
     stop_sequence: Optional[str]
     """
-    The stop sequence at which the answer ended, if the model's server names it.
+    The stop sequence at which the answer ended, if the model's server reports it.
     """
 
 
@@ -783,12 +967,12 @@ class AnthropicErrorBody(TypedDict):
 
 class MessageTokens(TypedDict):
     """
-    The number of tokens of a prompt.
+    The number of tokens in a prompt.
     """
 
     input_tokens: int
     """
-    The number of tokens of the prompt.
+    The number of tokens in the prompt.
     """
     warnings: NotRequired[list[str]]
     """
@@ -807,7 +991,7 @@ class RouterUpstream(TypedDict):
     """
     fetched_at: Optional[str]
     """
-    When the list was last fetched. Null if it never was.
+    When the list was last fetched. Null if the list was never fetched.
     """
     error: Optional[str]
     """
@@ -948,7 +1132,7 @@ class WebhookEndpoint(TypedDict):
     """
     name: Optional[str]
     """
-    The name of the endpoint. Null if it has none.
+    The name of the endpoint. Null if the endpoint has no name.
     """
     url: str
     """
@@ -956,15 +1140,17 @@ class WebhookEndpoint(TypedDict):
     """
     events: list[WebhookEvent]
     """
-    The events that the endpoint receives. Empty for all.
+    The events that the endpoint receives. An empty list means all events.
     """
     models: list[str]
     """
-    The models whose predictions the endpoint receives events for. Empty for all.
+    The models whose predictions the endpoint receives events for. An empty list means all
+    models.
     """
     workflow_ids: list[str]
     """
-    The workflows whose executions the endpoint receives events for. Empty for all.
+    The workflows whose executions the endpoint receives events for. An empty list means all
+    workflows.
     """
     signature: WebhookSignature
     """
@@ -984,11 +1170,11 @@ class WebhookEndpoint(TypedDict):
     """
     disabled_at: Optional[str]
     """
-    When the endpoint was disabled. Null if it is enabled.
+    When the endpoint was disabled. Null if the endpoint is enabled.
     """
     disabled_reason: Optional[WebhookDisabledReason]
     """
-    Why the endpoint was disabled. Null if it is enabled.
+    Why the endpoint was disabled. Null if the endpoint is enabled.
     """
     failing_since: Optional[str]
     """
@@ -996,7 +1182,7 @@ class WebhookEndpoint(TypedDict):
     """
     previous_secret_until: Optional[str]
     """
-    Until when the previous secret also signs.
+    The time until which the previous secret also signs deliveries.
     """
     created_at: str
     """
@@ -1026,9 +1212,10 @@ Whether a file was uploaded, or is the output of a model.
 """
 
 
-FileStatus: TypeAlias = Literal["ready", "pending"]
+FileStatus: TypeAlias = Literal["ready", "pending", "processed"]
 """
-Whether the content has been uploaded.
+Whether the content has been uploaded. A file with a purpose is `processed` instead of `ready`,
+as in OpenAI's API.
 """
 
 
@@ -1039,8 +1226,74 @@ class FileUrl(TypedDict):
 
     url: str
     """
-    A URL for the content that needs no API key. It works until the file is deleted.
+    A URL for the content, which works without an API key until the file is deleted.
     """
+
+
+BatchEndpoint: TypeAlias = Literal["/v1/chat/completions", "/v1/responses", "/v1/embeddings", "/v1/completions"]
+"""
+The route that answers the lines of a batch.
+"""
+
+
+class BatchError(TypedDict):
+    """
+    An error in the input file.
+    """
+
+    code: str
+    """
+    A stable name of the error.
+    """
+    message: str
+    """
+    What is wrong.
+    """
+    line: Optional[int]
+    """
+    The number of the line, from 1. Null if the error concerns the whole file.
+    """
+    param: Optional[str]
+    """
+    The invalid field of the line. Null if the error concerns the whole line.
+    """
+
+
+BatchWindow: TypeAlias = Literal["24h"]
+"""
+The time in which the lines of a batch are answered.
+"""
+
+
+BatchStatus: TypeAlias = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
+"""
+The status of a batch.
+"""
+
+
+class BatchCounts(TypedDict):
+    """
+    Numbers of lines.
+    """
+
+    total: int
+    """
+    All lines. 0 until they have been counted.
+    """
+    completed: int
+    """
+    The lines with an answer.
+    """
+    failed: int
+    """
+    The lines with an error.
+    """
+
+
+ClientMetadata: TypeAlias = dict[str, str]
+"""
+Key-value pairs of the client.
+"""
 
 
 class FileUsage(TypedDict):
@@ -1092,7 +1345,7 @@ class Limit(TypedDict):
     """
     used: Optional[int]
     """
-    The current usage. Null if it is not counted.
+    The current usage. Null if the usage is not counted.
     """
 
 
@@ -1181,11 +1434,11 @@ class WebhookStarted(TypedDict):
     """
     source: ExecutionSource
     """
-    What started it.
+    What started the execution.
     """
     created_at: str
     """
-    When it was created.
+    When the execution was created.
     """
 
 
@@ -1344,7 +1597,7 @@ class NewPrediction(TypedDict):
     """
     version: str
     """
-    Any string. It is stored with the prediction.
+    Any string, which is stored with the prediction.
     """
     input: dict[str, Any]
     """
@@ -1352,7 +1605,7 @@ class NewPrediction(TypedDict):
     """
     webhook_url: NotRequired[Optional[str]]
     """
-    The URL to notify when the prediction ends. An empty string for none.
+    The URL to notify when the prediction ends. An empty string means no webhook.
     """
     webhook_secret: NotRequired[Optional[str]]
     """
@@ -1360,8 +1613,8 @@ class NewPrediction(TypedDict):
     """
     webhook_send_plain_secret: NotRequired[Optional[bool]]
     """
-    Whether the webhook also carries the secret itself, in `X-Webhook-Secret`. Defaults to the service's
-    `webhooks.send_plain_secret`. Null for the default.
+    Whether the webhook also carries the secret itself, in `X-Webhook-Secret`. Defaults to the
+    service's `webhooks.send_plain_secret`. Null means the default.
     """
     fallback_selector: NotRequired[Optional[str]]
     """
@@ -1401,7 +1654,7 @@ class WorkflowConditionComparison(TypedDict, closed=True):
     """
     operator: Literal["equals", "not_equals", "greater_than", "less_than", "greater_than_or_equal", "less_than_or_equal", "contains", "matches", "string_matches", "in", "not_in"]
     """
-    The comparison.
+    The comparison operator.
     """
     value: Any
     """
@@ -1411,7 +1664,7 @@ class WorkflowConditionComparison(TypedDict, closed=True):
 
 class WorkflowConditionPresence(TypedDict, closed=True):
     """
-    Tests whether a value is there.
+    Tests whether a value exists.
     """
 
     expression: str
@@ -1420,7 +1673,7 @@ class WorkflowConditionPresence(TypedDict, closed=True):
     """
     operator: Literal["exists", "not_exists", "is_null", "is_not_null"]
     """
-    The comparison.
+    The comparison operator.
     """
 
 
@@ -1484,11 +1737,11 @@ class WorkflowChange(TypedDict):
     """
     production: NotRequired[Optional[bool]]
     """
-    A mark for clients. The service does not use it.
+    A flag for clients. The service does not use it.
     """
     status: NotRequired[Optional[WorkflowStatus]]
     """
-    `archived` refuses triggers, `active` accepts them again.
+    An `archived` workflow refuses triggers; `active` accepts them again.
     """
 
 
@@ -1507,7 +1760,7 @@ class BulkTrigger(TypedDict):
     """
     webhook_url: NotRequired[Optional[str]]
     """
-    The URL to notify when each execution ends. An empty string for none.
+    The URL to notify when each execution ends. An empty string means no webhook.
     """
     webhook_secret: NotRequired[Optional[str]]
     """
@@ -1515,8 +1768,8 @@ class BulkTrigger(TypedDict):
     """
     webhook_send_plain_secret: NotRequired[Optional[bool]]
     """
-    Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Defaults to the service's
-    `webhooks.send_plain_secret`. Null for the default.
+    Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Defaults to the
+    service's `webhooks.send_plain_secret`. Null means the default.
     """
 
 
@@ -1531,7 +1784,7 @@ class BulkVersionTrigger(TypedDict):
     """
     webhook_url: NotRequired[Optional[str]]
     """
-    The URL to notify when each execution ends. An empty string for none.
+    The URL to notify when each execution ends. An empty string means no webhook.
     """
     webhook_secret: NotRequired[Optional[str]]
     """
@@ -1539,8 +1792,8 @@ class BulkVersionTrigger(TypedDict):
     """
     webhook_send_plain_secret: NotRequired[Optional[bool]]
     """
-    Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Defaults to the service's
-    `webhooks.send_plain_secret`. Null for the default.
+    Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Defaults to the
+    service's `webhooks.send_plain_secret`. Null means the default.
     """
 
 
@@ -1616,7 +1869,111 @@ The input to embed: a string, up to 2048 strings, or arrays of tokens.
 
 Model3: TypeAlias = str
 """
+The slug of a local model of the kind `completions` or the runner `llm`, or a model ID exactly
+as the upstream lists it.
+"""
+
+
+TextCompletionPromptItem: TypeAlias = int
+
+
+TextCompletionPrompt: TypeAlias = Union[
+    str,
+    list[str],
+    list[TextCompletionPromptItem],
+    list[list[int]],
+]
+"""
+The text to continue: a string, up to 128 strings, or arrays of tokens.
+"""
+
+
+Model4: TypeAlias = str
+"""
+The slug of a local model of the kind `rerank`, or a model ID exactly as the upstream lists
+it.
+"""
+
+
+RerankDocument: TypeAlias = Union[str, RerankDocumentObject]
+"""
+A document: its text, or an object with its text.
+"""
+
+
+Model5: TypeAlias = str
+"""
 The slug of a local chat model, an alias of the configuration, or a model ID of the
+upstream.
+"""
+
+
+ResponseInputRole: TypeAlias = Literal["user", "system", "developer"]
+"""
+The author of a message to the model.
+"""
+
+
+class ResponseInputCall(TypedDict):
+    """
+    A call of a function by the model.
+    """
+
+    type: Literal["function_call"]
+    """
+    Always `function_call`.
+    """
+    call_id: str
+    """
+    The ID of the call, to which its output refers.
+    """
+    name: str
+    """
+    The name of the function.
+    """
+    arguments: str
+    """
+    The arguments as JSON text.
+    """
+    id: NotRequired[Optional[str]]
+    """
+    The ID of the item.
+    """
+
+
+class ResponseItemReference(TypedDict):
+    """
+    An item of a stored response, by its ID.
+    """
+
+    type: Literal["item_reference"]
+    """
+    Always `item_reference`.
+    """
+    id: str
+    """
+    The ID of the item.
+    """
+
+
+class ResponseInputReasoningConfig(TypedDict):
+    """
+    How much the model reasons.
+    """
+
+    effort: NotRequired[Optional[ResponseEffort]]
+    """
+    The effort. Without it, the model decides.
+    """
+    summary: NotRequired[Optional[str]]
+    """
+    Accepted and ignored: the answer contains the reasoning itself.
+    """
+
+
+Model6: TypeAlias = str
+"""
+The slug of a local chat model, an alias from the configuration, or a model ID of the
 upstream.
 """
 
@@ -1667,7 +2024,7 @@ The effort of the reasoning.
 """
 
 
-Model5: TypeAlias = str
+Model8: TypeAlias = str
 """
 A configured alias, the slug of a local chat model, or a model ID of the upstream.
 """
@@ -1678,16 +2035,16 @@ Questions: TypeAlias = str
 
 class DecisionsSides(TypedDict, closed=True):
     """
-    Descriptions of what makes the answer yes and what makes it no.
+    The criteria for the answers yes and no.
     """
 
     true: NotRequired[Optional[str]]
     """
-    What makes the answer yes.
+    The criteria for the answer yes.
     """
     false: NotRequired[Optional[str]]
     """
-    What makes the answer no.
+    The criteria for the answer no.
     """
 
 
@@ -1712,12 +2069,12 @@ class NewTestDelivery(TypedDict):
     """
     webhook_send_plain_secret: NotRequired[Optional[bool]]
     """
-    Whether the delivery also carries the secret itself, in `X-Webhook-Secret`. Defaults to the service's
-    `webhooks.send_plain_secret`. Null for the default.
+    Whether the delivery also carries the secret itself, in `X-Webhook-Secret`. Defaults to the
+    service's `webhooks.send_plain_secret`. Null means the default.
     """
 
 
-Model6: TypeAlias = str
+Model9: TypeAlias = str
 
 
 WebhookSubscription: TypeAlias = Literal["prediction.started", "prediction.completed", "prediction.failed", "workflow.started", "workflow.completed", "workflow.failed"]
@@ -1738,23 +2095,23 @@ class WebhookEndpointChange(TypedDict, closed=True):
     """
     name: NotRequired[Optional[str]]
     """
-    A name, unique within the organization. An empty string for none.
+    A name, unique within the organization. An empty string means no name.
     """
     events: NotRequired[Optional[list[WebhookSubscription]]]
     """
-    The events to receive. Omit or leave empty for all.
+    The events to receive. Omit or leave empty to receive all events.
     """
-    models: NotRequired[Optional[list[Model6]]]
+    models: NotRequired[Optional[list[Model9]]]
     """
-    Only events of predictions of these models. Omit or leave empty for all.
+    Only events for predictions of these models. Omit or leave empty for all models.
     """
     workflow_ids: NotRequired[Optional[list[str]]]
     """
-    Only events of executions of these workflows. Omit or leave empty for all.
+    Only events for executions of these workflows. Omit or leave empty for all workflows.
     """
     signature: NotRequired[Optional[WebhookSignature]]
     """
-    The signature scheme. Defaults to `v1`. It cannot be changed later.
+    The signature scheme, which cannot be changed later. Defaults to `v1`.
     """
     send_plain_secret: NotRequired[Optional[bool]]
     """
@@ -1774,7 +2131,7 @@ class RotateWebhookEndpoint(TypedDict, closed=True):
 
     grace_seconds: NotRequired[Optional[int]]
     """
-    How long the previous secret also signs, in seconds. Defaults to 86400.
+    How long the previous secret also signs deliveries, in seconds. Defaults to 86400.
     """
 
 
@@ -1818,9 +2175,37 @@ class FileForm(TypedDict):
     """
     The content, with a content type and a filename.
     """
+    purpose: NotRequired[Optional[str]]
+    """
+    What the file is for, such as `batch`. Any text.
+    """
     expires_in_seconds: NotRequired[Optional[int]]
     """
     How long the file is kept.
+    """
+
+
+class BatchRequest(TypedDict):
+    """
+    A batch to create.
+    """
+
+    input_file_id: str
+    """
+    The ID of the file with the requests: JSON lines with `custom_id`, `method`, `url` and
+    `body`.
+    """
+    endpoint: BatchEndpoint
+    """
+    The route that answers the lines.
+    """
+    completion_window: BatchWindow
+    """
+    The time in which the lines are answered.
+    """
+    metadata: NotRequired[Optional[ClientMetadata]]
+    """
+    Key-value pairs that are returned with the batch.
     """
 
 
@@ -1831,7 +2216,7 @@ class SecretValue(TypedDict, closed=True):
 
     value: str
     """
-    The value: 1 to 32768 bytes of text without NUL. It is never returned.
+    The value: 1 to 32768 bytes of text without NUL. The value is never returned.
     """
 
 
@@ -1846,7 +2231,7 @@ class CreatedEvent(TypedDict):
     """
     at: str
     """
-    When it was created.
+    When the prediction or the execution was created.
     """
 
 
@@ -1884,7 +2269,7 @@ class LogEvent(TypedDict):
     """
     attempt: NotRequired[Optional[int]]
     """
-    The attempt that wrote it. Absent for lines of earlier attempts.
+    The attempt that wrote the line. Absent for lines of earlier attempts.
     """
 
 
@@ -1899,7 +2284,7 @@ class OutputEvent(TypedDict):
     """
     attempt: NotRequired[Optional[int]]
     """
-    The attempt that produced it.
+    The attempt that produced the part.
     """
 
 
@@ -1912,7 +2297,7 @@ class ResetEvent(TypedDict, closed=True):
 
 class WaitingForLane(TypedDict):
     """
-    Its turn in the workflow's lane.
+    The execution's turn in the workflow's lane.
     """
 
     reason: Literal["lane"]
@@ -1999,7 +2384,7 @@ class WaitingForEvent(TypedDict):
     """
     resume_url: str
     """
-    A URL with a form that sends the event. It needs no API key.
+    A URL with a form that sends the event. No API key is needed.
     """
 
 
@@ -2066,7 +2451,7 @@ class WaitingForWorkflow(TypedDict):
 
 class WaitingForPaused(TypedDict):
     """
-    A resume, after a person or a step with `on_exhausted` paused the execution.
+    A resume request, after a person or a step with `on_exhausted` paused the execution.
     """
 
     reason: Literal["paused"]
@@ -2166,6 +2551,431 @@ class ResumeEvent(TypedDict):
     """
 
 
+class ResponseItemFunctionCall(TypedDict):
+    """
+    A call of a function.
+    """
+
+    type: Literal["function_call"]
+    """
+    Always `function_call`.
+    """
+    id: str
+    """
+    The ID of the item.
+    """
+    status: ResponseItemStatus
+    """
+    Whether the item is complete.
+    """
+    call_id: str
+    """
+    The ID of the call, to which its output refers.
+    """
+    name: str
+    """
+    The name of the function.
+    """
+    arguments: str
+    """
+    The arguments as JSON text.
+    """
+
+
+class ResponsePartInputText(TypedDict):
+    """
+    A text to the model.
+    """
+
+    type: Literal["input_text"]
+    """
+    Always `input_text`.
+    """
+    text: str
+    """
+    The text.
+    """
+
+
+class ResponsePartInputImage(TypedDict):
+    """
+    An image.
+    """
+
+    type: Literal["input_image"]
+    """
+    Always `input_image`.
+    """
+    image_url: str
+    """
+    The address of the image, or the image itself as a data URL.
+    """
+    detail: ResponseImageDetail
+    """
+    The resolution in which the model sees the image.
+    """
+
+
+class ResponsePartOutputText(TypedDict):
+    """
+    A text of the model.
+    """
+
+    type: Literal["output_text"]
+    """
+    Always `output_text`.
+    """
+    text: str
+    """
+    The text.
+    """
+    annotations: list[Any]
+    """
+    Always empty.
+    """
+    logprobs: list[Any]
+    """
+    Always empty.
+    """
+
+
+class ResponsePartRefusal(TypedDict):
+    """
+    A refusal of the model.
+    """
+
+    type: Literal["refusal"]
+    """
+    Always `refusal`.
+    """
+    refusal: str
+    """
+    The text of the refusal.
+    """
+
+
+class ResponsePartReasoningText(TypedDict):
+    """
+    Reasoning of the model.
+    """
+
+    type: Literal["reasoning_text"]
+    """
+    Always `reasoning_text`.
+    """
+    text: str
+    """
+    The text.
+    """
+
+
+class ResponseReasoningPartReasoningText(TypedDict):
+    """
+    A text.
+    """
+
+    type: Literal["reasoning_text"]
+    """
+    Always `reasoning_text`.
+    """
+    text: str
+    """
+    The text.
+    """
+
+
+class ResponseFormatText(TypedDict):
+    """
+    Any text.
+    """
+
+    type: Literal["text"]
+    """
+    Always `text`.
+    """
+
+
+class ResponseFormatJsonObject(TypedDict):
+    """
+    Any JSON object.
+    """
+
+    type: Literal["json_object"]
+    """
+    Always `json_object`.
+    """
+
+
+class ResponseFormatJsonSchema(TypedDict):
+    """
+    JSON that matches a schema.
+    """
+
+    type: Literal["json_schema"]
+    """
+    Always `json_schema`.
+    """
+    name: str
+    """
+    The name of the format.
+    """
+    description: Optional[str]
+    """
+    What the format is for.
+    """
+    schema: dict[str, Any]
+    """
+    The JSON Schema.
+    """
+    strict: bool
+    """
+    Whether the text must match the schema exactly.
+    """
+
+
+class ResponseStreamEventResponseOutputTextDelta(TypedDict):
+    """
+    A text continues.
+    """
+
+    type: Literal["response.output_text.delta"]
+    """
+    Always `response.output_text.delta`.
+    """
+    item_id: str
+    """
+    The ID of the item.
+    """
+    output_index: int
+    """
+    The number of the item, starting at 0.
+    """
+    content_index: int
+    """
+    The number of the part within the item, starting at 0.
+    """
+    delta: str
+    """
+    The next piece of the text.
+    """
+    logprobs: list[Any]
+    """
+    Always empty.
+    """
+
+
+class ResponseStreamEventResponseOutputTextDone(TypedDict):
+    """
+    A text is complete.
+    """
+
+    type: Literal["response.output_text.done"]
+    """
+    Always `response.output_text.done`.
+    """
+    item_id: str
+    """
+    The ID of the item.
+    """
+    output_index: int
+    """
+    The number of the item, starting at 0.
+    """
+    content_index: int
+    """
+    The number of the part within the item, starting at 0.
+    """
+    text: str
+    """
+    The text.
+    """
+    logprobs: list[Any]
+    """
+    Always empty.
+    """
+
+
+class ResponseStreamEventResponseRefusalDelta(TypedDict):
+    """
+    A refusal continues.
+    """
+
+    type: Literal["response.refusal.delta"]
+    """
+    Always `response.refusal.delta`.
+    """
+    item_id: str
+    """
+    The ID of the item.
+    """
+    output_index: int
+    """
+    The number of the item, starting at 0.
+    """
+    content_index: int
+    """
+    The number of the part within the item, starting at 0.
+    """
+    delta: str
+    """
+    The next piece of the refusal.
+    """
+
+
+class ResponseStreamEventResponseRefusalDone(TypedDict):
+    """
+    A refusal is complete.
+    """
+
+    type: Literal["response.refusal.done"]
+    """
+    Always `response.refusal.done`.
+    """
+    item_id: str
+    """
+    The ID of the item.
+    """
+    output_index: int
+    """
+    The number of the item, starting at 0.
+    """
+    content_index: int
+    """
+    The number of the part within the item, starting at 0.
+    """
+    refusal: str
+    """
+    The refusal.
+    """
+
+
+class ResponseStreamEventResponseReasoningTextDelta(TypedDict):
+    """
+    Reasoning continues.
+    """
+
+    type: Literal["response.reasoning_text.delta"]
+    """
+    Always `response.reasoning_text.delta`.
+    """
+    item_id: str
+    """
+    The ID of the item.
+    """
+    output_index: int
+    """
+    The number of the item, starting at 0.
+    """
+    content_index: int
+    """
+    The number of the part within the item, starting at 0.
+    """
+    delta: str
+    """
+    The next piece of the reasoning.
+    """
+
+
+class ResponseStreamEventResponseReasoningTextDone(TypedDict):
+    """
+    Reasoning is complete.
+    """
+
+    type: Literal["response.reasoning_text.done"]
+    """
+    Always `response.reasoning_text.done`.
+    """
+    item_id: str
+    """
+    The ID of the item.
+    """
+    output_index: int
+    """
+    The number of the item, starting at 0.
+    """
+    content_index: int
+    """
+    The number of the part within the item, starting at 0.
+    """
+    text: str
+    """
+    The reasoning.
+    """
+
+
+class ResponseStreamEventResponseFunctionCallArgumentsDelta(TypedDict):
+    """
+    The arguments of a call continue.
+    """
+
+    type: Literal["response.function_call_arguments.delta"]
+    """
+    Always `response.function_call_arguments.delta`.
+    """
+    item_id: str
+    """
+    The ID of the item.
+    """
+    output_index: int
+    """
+    The number of the item.
+    """
+    delta: str
+    """
+    The next piece of the arguments.
+    """
+
+
+class ResponseStreamEventResponseFunctionCallArgumentsDone(TypedDict):
+    """
+    The arguments of a call are complete.
+    """
+
+    type: Literal["response.function_call_arguments.done"]
+    """
+    Always `response.function_call_arguments.done`.
+    """
+    item_id: str
+    """
+    The ID of the item.
+    """
+    output_index: int
+    """
+    The number of the item.
+    """
+    name: str
+    """
+    The name of the function.
+    """
+    arguments: str
+    """
+    The arguments as JSON text.
+    """
+
+
+class ResponseStreamEventError(TypedDict):
+    """
+    The stream broke. `response.failed` follows.
+    """
+
+    type: Literal["error"]
+    """
+    Always `error`.
+    """
+    code: str
+    """
+    A code for programs.
+    """
+    message: str
+    """
+    A message for people.
+    """
+    param: Optional[str]
+    """
+    Always null.
+    """
+
+
 class MessageAnswerBlockText(TypedDict):
     """
     A block of text.
@@ -2183,7 +2993,7 @@ class MessageAnswerBlockText(TypedDict):
 
 class MessageAnswerBlockToolUse(TypedDict):
     """
-    A call of a tool.
+    A tool call.
     """
 
     type: Literal["tool_use"]
@@ -2219,7 +3029,8 @@ class MessageAnswerBlockThinking(TypedDict):
     """
     signature: str
     """
-    To be returned with the block: the field in which the model expects its reasoning.
+    The name of the field in which the model expects its reasoning. Clients return it with
+    the block.
     """
 
 
@@ -2270,7 +3081,7 @@ class MessageStreamEventMessageStop(TypedDict):
 
 class MessageStreamEventPing(TypedDict):
     """
-    Sent during silence.
+    Sent while there are no other events.
     """
 
     type: Literal["ping"]
@@ -2281,7 +3092,7 @@ class MessageStreamEventPing(TypedDict):
 
 class MessageStreamEventError(TypedDict):
     """
-    The stream broke. It is the last event.
+    The stream failed. This is the last event.
     """
 
     type: Literal["error"]
@@ -2315,7 +3126,7 @@ class MessageBlockDeltaTextDelta(TypedDict):
 
 class MessageBlockDeltaInputJsonDelta(TypedDict):
     """
-    A part of the arguments of a tool call.
+    A part of a tool call's arguments.
     """
 
     type: Literal["input_json_delta"]
@@ -2345,7 +3156,7 @@ class MessageBlockDeltaThinkingDelta(TypedDict):
 
 class MessageBlockDeltaSignatureDelta(TypedDict):
     """
-    The signature of a block of reasoning.
+    The signature of a reasoning block.
     """
 
     type: Literal["signature_delta"]
@@ -2407,7 +3218,7 @@ class DecisionsAnswerChoice(TypedDict):
     """
     probabilities: dict[str, float]
     """
-    The probability of each option. They add up to 1.
+    The probability of each option. The probabilities add up to 1.
     """
 
 
@@ -2430,7 +3241,7 @@ class DecisionsAnswerScore(TypedDict):
     """
     probabilities: dict[str, float]
     """
-    The probability of each level. They add up to 1.
+    The probability of each level. The probabilities add up to 1.
     """
     legend: dict[str, str]
     """
@@ -2457,11 +3268,11 @@ class WorkflowStepPass(TypedDict, closed=True):
     """
     name: NotRequired[Optional[str]]
     """
-    A name for people.
+    A display name.
     """
     depends_on: NotRequired[Optional[list[str]]]
     """
-    Steps that must end before this one starts, besides those it refers to.
+    Steps that must end before this step starts, in addition to the steps that it refers to.
     """
     continue_on_error: NotRequired[Optional[bool]]
     """
@@ -2523,6 +3334,134 @@ WorkflowAuthApiKey = TypedDict(
 )
 
 
+class ResponseInputPartInputText(TypedDict):
+    """
+    A text.
+    """
+
+    type: Literal["input_text"]
+    """
+    Always `input_text`.
+    """
+    text: str
+    """
+    The text.
+    """
+
+
+class ResponseInputPartInputImage(TypedDict):
+    """
+    An image.
+    """
+
+    type: Literal["input_image"]
+    """
+    Always `input_image`.
+    """
+    image_url: str
+    """
+    The address of the image, or the image itself as a data URL.
+    """
+    detail: NotRequired[Optional[ResponseImageDetail]]
+    """
+    The resolution in which the model sees the image.
+    """
+
+
+class ResponseAnswerPartOutputText(TypedDict):
+    """
+    A text.
+    """
+
+    type: Literal["output_text"]
+    """
+    Always `output_text`.
+    """
+    text: str
+    """
+    The text.
+    """
+
+
+class ResponseAnswerPartInputText(TypedDict):
+    """
+    A text.
+    """
+
+    type: Literal["input_text"]
+    """
+    Always `input_text`.
+    """
+    text: str
+    """
+    The text.
+    """
+
+
+class ResponseAnswerPartRefusal(TypedDict):
+    """
+    A refusal.
+    """
+
+    type: Literal["refusal"]
+    """
+    Always `refusal`.
+    """
+    refusal: str
+    """
+    The text of the refusal.
+    """
+
+
+class ResponseInputFormatText(TypedDict):
+    """
+    Any text.
+    """
+
+    type: Literal["text"]
+    """
+    Always `text`.
+    """
+
+
+class ResponseInputFormatJsonObject(TypedDict):
+    """
+    Any JSON object.
+    """
+
+    type: Literal["json_object"]
+    """
+    Always `json_object`.
+    """
+
+
+class ResponseInputFormatJsonSchema(TypedDict):
+    """
+    JSON that matches a schema.
+    """
+
+    type: Literal["json_schema"]
+    """
+    Always `json_schema`.
+    """
+    name: str
+    """
+    The name of the format.
+    """
+    schema: dict[str, Any]
+    """
+    The JSON Schema.
+    """
+    description: NotRequired[Optional[str]]
+    """
+    What the format is for.
+    """
+    strict: NotRequired[Optional[bool]]
+    """
+    Whether the text must match the schema exactly.
+    """
+
+
 class MessageUserBlockText(TypedDict):
     """
     A block of text.
@@ -2540,7 +3479,7 @@ class MessageUserBlockText(TypedDict):
 
 class MessageImageSourceBase64(TypedDict):
     """
-    In the request.
+    An image in the request.
     """
 
     type: Literal["base64"]
@@ -2559,7 +3498,7 @@ class MessageImageSourceBase64(TypedDict):
 
 class MessageImageSourceUrl(TypedDict):
     """
-    On a web server, from which the model's server loads it.
+    An image on a web server, from which the model's server loads it.
     """
 
     type: Literal["url"]
@@ -2574,7 +3513,7 @@ class MessageImageSourceUrl(TypedDict):
 
 class MessageDocumentSourceText(TypedDict):
     """
-    A document of plain text.
+    Plain text.
     """
 
     type: Literal["text"]
@@ -2619,7 +3558,7 @@ class MessageAssistantBlockText(TypedDict):
 
 class MessageAssistantBlockToolUse(TypedDict):
     """
-    A call of a tool.
+    A tool call.
     """
 
     type: Literal["tool_use"]
@@ -2642,7 +3581,7 @@ class MessageAssistantBlockToolUse(TypedDict):
 
 class MessageAssistantBlockThinking(TypedDict):
     """
-    Reasoning. It is returned to the model that wrote it.
+    Reasoning from an earlier answer, which is passed back to the model.
     """
 
     type: Literal["thinking"]
@@ -2736,8 +3675,8 @@ class MessageToolChoiceNone(TypedDict):
 
 class MessageThinkingEnabled(TypedDict):
     """
-    It reasons. The budget selects the effort: below 4096 `low`, below 16,384 `medium`, else
-    `high`.
+    The model reasons. The budget selects the effort: below 4096 `low`, below 16,384 `medium`,
+    else `high`.
     """
 
     type: Literal["enabled"]
@@ -2756,7 +3695,7 @@ class MessageThinkingEnabled(TypedDict):
 
 class MessageThinkingAdaptive(TypedDict):
     """
-    It reasons as much as it needs, with the effort of `output_config`.
+    The model reasons as much as it needs, with the effort of `output_config`.
     """
 
     type: Literal["adaptive"]
@@ -2771,7 +3710,7 @@ class MessageThinkingAdaptive(TypedDict):
 
 class MessageThinkingDisabled(TypedDict):
     """
-    It does not reason, if the model allows this.
+    The model does not reason, if the model supports this.
     """
 
     type: Literal["disabled"]
@@ -2810,13 +3749,13 @@ class DecisionsQuestionOul(TypedDict, closed=True):
     """
     criteria: NotRequired[Optional[DecisionsSides]]
     """
-    What makes the answer yes, and what makes it no.
+    The criteria for the answers yes and no.
     """
 
 
 class DecisionsQuestionNoul(TypedDict, closed=True):
     """
-    An alias of `oul`, whose answer has the type `noul`.
+    The same as `oul`, but the answer has the type `noul`.
     """
 
     type: Literal["noul"]
@@ -2829,7 +3768,7 @@ class DecisionsQuestionNoul(TypedDict, closed=True):
     """
     criteria: NotRequired[Optional[DecisionsSides]]
     """
-    What makes the answer yes, and what makes it no.
+    The criteria for the answers yes and no.
     """
 
 
@@ -2838,7 +3777,7 @@ Criteria: TypeAlias = str
 
 class DecisionsQuestionChoice(TypedDict, closed=True):
     """
-    A choice between 2 to 26 options, each with a description or null.
+    A choice among 2 to 26 options, each with a description or null.
     """
 
     type: Literal["choice"]
@@ -2964,7 +3903,7 @@ class RouterModel(TypedDict):
     """
     kind: Optional[RouterModelKind]
     """
-    What the model is for. Null if the upstream does not say.
+    What the model is for. Null if the upstream does not report the kind.
     """
     context_length: NotRequired[Optional[int]]
     """
@@ -3061,7 +4000,7 @@ class StepEvent(TypedDict):
     """
     at: str
     """
-    When it happened.
+    When the step or the attempt started or ended.
     """
     until: NotRequired[Optional[str]]
     """
@@ -3120,11 +4059,11 @@ class Workflow(TypedDict):
     """
     production: bool
     """
-    A mark for clients. The service does not use it.
+    A flag for clients. The service does not use it.
     """
     latest_version_id: str
     """
-    The version that runs if a trigger names none.
+    The version that runs if a trigger does not name a version.
     """
     status: WorkflowStatus
     """
@@ -3198,11 +4137,11 @@ class ExecutionSummary(TypedDict):
     """
     waiting_for: NotRequired[Optional[WaitsFor]]
     """
-    What the execution needs to continue: an event (`event`) or a resume (`paused`).
+    What the execution needs to continue: an event (`event`) or a resume request (`paused`).
     """
     started_at: str
     """
-    When the execution started. Until then, when it was created.
+    When the execution started. Until then, when the execution was created.
     """
     ended_at: Optional[str]
     """
@@ -3237,7 +4176,7 @@ class Schedule(TypedDict):
     """
     version_id: Optional[str]
     """
-    The workflow version that runs. Null for the latest. Only for workflow schedules.
+    The workflow version that runs. Null means the latest version. Only for workflow schedules.
     """
     model: NotRequired[Optional[str]]
     """
@@ -3281,19 +4220,19 @@ class Schedule(TypedDict):
     """
     starts_at: Optional[str]
     """
-    The time before which the schedule does not fire. Null for no limit.
+    The time before which the schedule does not fire. Null means no limit.
     """
     ends_at: Optional[str]
     """
-    The time after which the schedule does not fire. Null for no limit.
+    The time after which the schedule does not fire. Null means no limit.
     """
     webhook_url: Optional[str]
     """
-    The URL that is notified when each run ends. Null for none.
+    The URL that is notified when each run ends. Null if there is no webhook.
     """
     webhook_send_plain_secret: Optional[bool]
     """
-    Whether the webhooks also carry their secret. Null for the service's default.
+    Whether the webhooks also carry their secret. Null means the service's default.
     """
     next_runs: list[str]
     """
@@ -3396,7 +4335,7 @@ class BulkJob(TypedDict):
     """
     total: Optional[int]
     """
-    The number of executions to process. Null until they have been counted.
+    The number of executions to process. Null until the executions have been counted.
     """
     done: int
     """
@@ -3404,7 +4343,8 @@ class BulkJob(TypedDict):
     """
     failed: int
     """
-    The number of executions on which the action failed, such as a cancel of one that has ended.
+    The number of executions on which the action failed, such as cancelling an execution that
+    has ended.
     """
     started_at: str
     """
@@ -3412,7 +4352,7 @@ class BulkJob(TypedDict):
     """
     completed_at: Optional[str]
     """
-    When the job ended. Null while it is running.
+    When the job ended. Null while the job is running.
     """
 
 
@@ -3521,7 +4461,7 @@ class HistoryChatCall(TypedDict):
     """
     priced: bool
     """
-    Whether the model has a price. Without one, the call is free.
+    Whether the model has a price. Otherwise, the call is free.
     """
     first_byte_time: Optional[float]
     """
@@ -3567,6 +4507,256 @@ class OpenAiError(TypedDict):
     error: OpenAiErrorBody
     """
     The details of the error.
+    """
+
+
+class TextCompletionChunk(TypedDict):
+    """
+    A part of a streamed text completion. Models may add other fields.
+    """
+
+    choices: list[TextCompletionChunkChoice]
+    """
+    The next parts of the choices. Empty in the usage event.
+    """
+    usage: NotRequired[Optional[ChatChunkUsage]]
+    """
+    Tokens used by the answer. Only in the usage event, unless the model sends it earlier.
+    """
+
+
+class RerankResult(TypedDict):
+    """
+    The relevance of a document.
+    """
+
+    index: int
+    """
+    The position of the document in the request, starting at 0.
+    """
+    relevance_score: float
+    """
+    The relevance, on the scale of the model.
+    """
+    document: NotRequired[Optional[RerankDocumentObject]]
+    """
+    The document, if the request wants it.
+    """
+
+
+ResponsePart: TypeAlias = Union[
+    ResponsePartInputText,
+    ResponsePartInputImage,
+    ResponsePartOutputText,
+    ResponsePartRefusal,
+    ResponsePartReasoningText,
+]
+"""
+A part of a message.
+"""
+
+
+ResponseCallOutput: TypeAlias = Union[str, list[ResponsePart]]
+"""
+The output of a function.
+"""
+
+
+ResponseReasoningPart: TypeAlias = ResponseReasoningPartReasoningText
+"""
+A part of reasoning.
+"""
+
+
+class ResponseUsage(TypedDict):
+    """
+    The tokens of a call, and their cost.
+    """
+
+    input_tokens: int
+    """
+    Tokens of the prompt.
+    """
+    input_tokens_details: ResponseInputDetails
+    """
+    Details of the prompt's tokens.
+    """
+    output_tokens: int
+    """
+    Tokens of the answer.
+    """
+    output_tokens_details: ResponseOutputDetails
+    """
+    Details of the answer's tokens.
+    """
+    total_tokens: int
+    """
+    Tokens of the prompt and the answer.
+    """
+    cost: float
+    """
+    The cost in US dollars. 0 if the model has no price.
+    """
+
+
+class ResponseReasoning(TypedDict):
+    """
+    How much the model reasons.
+    """
+
+    effort: Optional[ResponseEffort]
+    """
+    The effort. Null if the model decides.
+    """
+    summary: Optional[str]
+    """
+    Always null.
+    """
+
+
+ResponseFormat: TypeAlias = Union[
+    ResponseFormatText,
+    ResponseFormatJsonObject,
+    ResponseFormatJsonSchema,
+]
+"""
+The format of the text.
+"""
+
+
+ResponseToolChoice: TypeAlias = Union[
+    ResponseToolMode,
+    ResponseNamedFunction,
+    ResponseAllowedTools,
+]
+"""
+Whether the model calls tools.
+"""
+
+
+class ResponseTool(TypedDict):
+    """
+    A function that the model may call.
+    """
+
+    type: Literal["function"]
+    """
+    Always `function`.
+    """
+    name: str
+    """
+    The name of the function.
+    """
+    description: Optional[str]
+    """
+    What the function does.
+    """
+    parameters: Optional[JsonObject]
+    """
+    The JSON Schema of the arguments.
+    """
+    strict: Optional[bool]
+    """
+    Whether the arguments must match the schema exactly.
+    """
+
+
+class ResponseStreamEvent8(ResponseStreamEventResponseOutputTextDelta):
+    """
+    An event of a streamed response, with its number.
+    """
+
+    sequence_number: int
+    """
+    The number of the event, starting at 0.
+    """
+
+
+class ResponseStreamEvent9(ResponseStreamEventResponseOutputTextDone):
+    """
+    An event of a streamed response, with its number.
+    """
+
+    sequence_number: int
+    """
+    The number of the event, starting at 0.
+    """
+
+
+class ResponseStreamEvent10(ResponseStreamEventResponseRefusalDelta):
+    """
+    An event of a streamed response, with its number.
+    """
+
+    sequence_number: int
+    """
+    The number of the event, starting at 0.
+    """
+
+
+class ResponseStreamEvent11(ResponseStreamEventResponseRefusalDone):
+    """
+    An event of a streamed response, with its number.
+    """
+
+    sequence_number: int
+    """
+    The number of the event, starting at 0.
+    """
+
+
+class ResponseStreamEvent12(ResponseStreamEventResponseReasoningTextDelta):
+    """
+    An event of a streamed response, with its number.
+    """
+
+    sequence_number: int
+    """
+    The number of the event, starting at 0.
+    """
+
+
+class ResponseStreamEvent13(ResponseStreamEventResponseReasoningTextDone):
+    """
+    An event of a streamed response, with its number.
+    """
+
+    sequence_number: int
+    """
+    The number of the event, starting at 0.
+    """
+
+
+class ResponseStreamEvent14(ResponseStreamEventResponseFunctionCallArgumentsDelta):
+    """
+    An event of a streamed response, with its number.
+    """
+
+    sequence_number: int
+    """
+    The number of the event, starting at 0.
+    """
+
+
+class ResponseStreamEvent15(ResponseStreamEventResponseFunctionCallArgumentsDone):
+    """
+    An event of a streamed response, with its number.
+    """
+
+    sequence_number: int
+    """
+    The number of the event, starting at 0.
+    """
+
+
+class ResponseStreamEvent18(ResponseStreamEventError):
+    """
+    An event of a streamed response, with its number.
+    """
+
+    sequence_number: int
+    """
+    The number of the event, starting at 0.
     """
 
 
@@ -3648,7 +4838,7 @@ class DeliveryAttempt(TypedDict):
     """
     duration_ms: Optional[int]
     """
-    How long the attempt took, in milliseconds. Null while it is in flight.
+    How long the attempt took, in milliseconds. Null while the attempt is in flight.
     """
     redelivery: bool
     """
@@ -3656,7 +4846,7 @@ class DeliveryAttempt(TypedDict):
     """
     created_at: Optional[str]
     """
-    When the attempt was made. Null while it is in flight.
+    When the attempt was made. Null while the attempt is in flight.
     """
 
 
@@ -3671,7 +4861,7 @@ class WebhookEndpointWithSecret(TypedDict):
     """
     name: Optional[str]
     """
-    The name of the endpoint. Null if it has none.
+    The name of the endpoint. Null if the endpoint has no name.
     """
     url: str
     """
@@ -3679,15 +4869,17 @@ class WebhookEndpointWithSecret(TypedDict):
     """
     events: list[WebhookEvent]
     """
-    The events that the endpoint receives. Empty for all.
+    The events that the endpoint receives. An empty list means all events.
     """
     models: list[str]
     """
-    The models whose predictions the endpoint receives events for. Empty for all.
+    The models whose predictions the endpoint receives events for. An empty list means all
+    models.
     """
     workflow_ids: list[str]
     """
-    The workflows whose executions the endpoint receives events for. Empty for all.
+    The workflows whose executions the endpoint receives events for. An empty list means all
+    workflows.
     """
     signature: WebhookSignature
     """
@@ -3707,11 +4899,11 @@ class WebhookEndpointWithSecret(TypedDict):
     """
     disabled_at: Optional[str]
     """
-    When the endpoint was disabled. Null if it is enabled.
+    When the endpoint was disabled. Null if the endpoint is enabled.
     """
     disabled_reason: Optional[WebhookDisabledReason]
     """
-    Why the endpoint was disabled. Null if it is enabled.
+    Why the endpoint was disabled. Null if the endpoint is enabled.
     """
     failing_since: Optional[str]
     """
@@ -3719,7 +4911,7 @@ class WebhookEndpointWithSecret(TypedDict):
     """
     previous_secret_until: Optional[str]
     """
-    Until when the previous secret also signs.
+    The time until which the previous secret also signs deliveries.
     """
     created_at: str
     """
@@ -3762,11 +4954,11 @@ class UploadAnnounced(TypedDict):
     """
     presigned_url: str
     """
-    The URL to upload the content to with `PUT`. It needs no API key.
+    The URL to upload the content to with `PUT`. No API key is needed.
     """
     public_url: str
     """
-    The URL of the content after the upload. It needs no API key.
+    The URL of the content after the upload. No API key is needed.
     """
     expires_at: str
     """
@@ -3811,6 +5003,18 @@ class File(TypedDict):
     """
     Whether the file was uploaded or produced by a model.
     """
+    object: str
+    """
+    The object type for OpenAI's clients: always `file`.
+    """
+    bytes: Optional[int]
+    """
+    The size in bytes, for OpenAI's clients.
+    """
+    purpose: NotRequired[Optional[str]]
+    """
+    What the file is for, as given with the upload, or `batch_output`.
+    """
     execution_id: NotRequired[Optional[str]]
     """
     The execution that produced this file as an output.
@@ -3825,11 +5029,26 @@ class File(TypedDict):
     """
     url: str
     """
-    A URL for the content that needs no API key.
+    A URL for the content, which works without an API key.
     """
     status: FileStatus
     """
     Whether the content has been uploaded.
+    """
+
+
+class BatchErrors(TypedDict):
+    """
+    A list of errors.
+    """
+
+    object: str
+    """
+    The object type: always `list`.
+    """
+    data: list[BatchError]
+    """
+    The errors, at most 100.
     """
 
 
@@ -3839,6 +5058,14 @@ class FileList(TypedDict):
     """
 
     files: list[File]
+    """
+    The files, newest first.
+    """
+    object: NotRequired[str]
+    """
+    The object type: always `list`.
+    """
+    data: NotRequired[list[File]]
     """
     The files, newest first.
     """
@@ -3888,7 +5115,7 @@ class Limits(TypedDict):
 
 class WorkflowModelFallback(TypedDict, closed=True):
     """
-    The model that runs if that of the step fails.
+    The model that runs if the step's model fails.
     """
 
     enabled: NotRequired[Optional[bool]]
@@ -3921,7 +5148,7 @@ The credentials of a request.
 
 class WorkflowHttpFallback(TypedDict, closed=True):
     """
-    The request that is sent if that of the step fails.
+    The request that is sent if the step's request fails.
     """
 
     method: NotRequired[Optional[str]]
@@ -4035,7 +5262,7 @@ class NewWorkflowSchedule(TypedDict, closed=True):
     """
     name: NotRequired[Optional[str]]
     """
-    A display name; an empty string for none. It does not have to be unique.
+    A display name, which does not have to be unique. An empty string means no name.
     """
     overlap: NotRequired[Optional[ScheduleOverlap]]
     """
@@ -4043,8 +5270,8 @@ class NewWorkflowSchedule(TypedDict, closed=True):
     """
     catch_up_seconds: NotRequired[Optional[int]]
     """
-    How late a firing may run, in seconds, after the service was down. Of several missed
-    firings, only the last one runs. Defaults to 3600.
+    How late a firing may run, in seconds, for example after the service was down. Of several
+    missed firings, only the last one runs. Defaults to 3600.
     """
     jitter_seconds: NotRequired[Optional[int]]
     """
@@ -4052,30 +5279,30 @@ class NewWorkflowSchedule(TypedDict, closed=True):
     """
     paused: NotRequired[Optional[bool]]
     """
-    Whether the schedule is paused. A paused schedule does not fire, and skipped firings are not
-    made up.
+    Whether the schedule is paused. A paused schedule does not fire, and the firings that it
+    skips are not made up for later.
     """
     starts_at: NotRequired[Union[Optional[str], Literal[""]]]
     """
-    The time before which the schedule does not fire. An empty string for no limit.
+    The time before which the schedule does not fire. An empty string means no limit.
     """
     ends_at: NotRequired[Union[Optional[str], Literal[""]]]
     """
-    The time after which the schedule does not fire. An empty string for no limit.
+    The time after which the schedule does not fire. An empty string means no limit.
     """
     webhook_url: NotRequired[Optional[str]]
     """
-    The URL to notify when each run ends. Null or an empty string for none. If an update changes
-    it, the secret is kept.
+    The URL to notify when each run ends. Null or an empty string means no webhook. An update
+    that changes the URL keeps the secret.
     """
     webhook_secret: NotRequired[Optional[str]]
     """
-    The secret that signs the webhooks. An empty string for no signature.
+    The secret that signs the webhooks. An empty string means no signature.
     """
     webhook_send_plain_secret: NotRequired[Optional[bool]]
     """
-    Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Null for the
-    service's `webhooks.send_plain_secret`. If an update changes the URL, it is kept.
+    Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Null means the
+    service's `webhooks.send_plain_secret`. An update that changes the URL keeps this setting.
     """
 
 
@@ -4103,7 +5330,7 @@ class WorkflowSchedule(TypedDict, closed=True):
     """
     name: NotRequired[Optional[str]]
     """
-    A display name; an empty string for none. It does not have to be unique.
+    A display name, which does not have to be unique. An empty string means no name.
     """
     overlap: NotRequired[Optional[ScheduleOverlap]]
     """
@@ -4111,8 +5338,8 @@ class WorkflowSchedule(TypedDict, closed=True):
     """
     catch_up_seconds: NotRequired[Optional[int]]
     """
-    How late a firing may run, in seconds, after the service was down. Of several missed
-    firings, only the last one runs. Defaults to 3600.
+    How late a firing may run, in seconds, for example after the service was down. Of several
+    missed firings, only the last one runs. Defaults to 3600.
     """
     jitter_seconds: NotRequired[Optional[int]]
     """
@@ -4120,30 +5347,30 @@ class WorkflowSchedule(TypedDict, closed=True):
     """
     paused: NotRequired[Optional[bool]]
     """
-    Whether the schedule is paused. A paused schedule does not fire, and skipped firings are not
-    made up.
+    Whether the schedule is paused. A paused schedule does not fire, and the firings that it
+    skips are not made up for later.
     """
     starts_at: NotRequired[Union[Optional[str], Literal[""]]]
     """
-    The time before which the schedule does not fire. An empty string for no limit.
+    The time before which the schedule does not fire. An empty string means no limit.
     """
     ends_at: NotRequired[Union[Optional[str], Literal[""]]]
     """
-    The time after which the schedule does not fire. An empty string for no limit.
+    The time after which the schedule does not fire. An empty string means no limit.
     """
     webhook_url: NotRequired[Optional[str]]
     """
-    The URL to notify when each run ends. Null or an empty string for none. If an update changes
-    it, the secret is kept.
+    The URL to notify when each run ends. Null or an empty string means no webhook. An update
+    that changes the URL keeps the secret.
     """
     webhook_secret: NotRequired[Optional[str]]
     """
-    The secret that signs the webhooks. An empty string for no signature.
+    The secret that signs the webhooks. An empty string means no signature.
     """
     webhook_send_plain_secret: NotRequired[Optional[bool]]
     """
-    Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Null for the
-    service's `webhooks.send_plain_secret`. If an update changes the URL, it is kept.
+    Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Null means the
+    service's `webhooks.send_plain_secret`. An update that changes the URL keeps this setting.
     """
 
 
@@ -4162,7 +5389,7 @@ class Trigger(TypedDict):
     """
     webhook_url: NotRequired[Optional[str]]
     """
-    The URL to notify when the execution ends. An empty string for none.
+    The URL to notify when the execution ends. An empty string means no webhook.
     """
     webhook_secret: NotRequired[Optional[str]]
     """
@@ -4170,8 +5397,8 @@ class Trigger(TypedDict):
     """
     webhook_send_plain_secret: NotRequired[Optional[bool]]
     """
-    Whether the webhook also carries the secret itself, in `X-Webhook-Secret`. Defaults to the service's
-    `webhooks.send_plain_secret`. Null for the default.
+    Whether the webhook also carries the secret itself, in `X-Webhook-Secret`. Defaults to the
+    service's `webhooks.send_plain_secret`. Null means the default.
     """
 
 
@@ -4186,7 +5413,7 @@ class VersionTrigger(TypedDict):
     """
     webhook_url: NotRequired[Optional[str]]
     """
-    The URL to notify when the execution ends. An empty string for none.
+    The URL to notify when the execution ends. An empty string means no webhook.
     """
     webhook_secret: NotRequired[Optional[str]]
     """
@@ -4194,8 +5421,8 @@ class VersionTrigger(TypedDict):
     """
     webhook_send_plain_secret: NotRequired[Optional[bool]]
     """
-    Whether the webhook also carries the secret itself, in `X-Webhook-Secret`. Defaults to the service's
-    `webhooks.send_plain_secret`. Null for the default.
+    Whether the webhook also carries the secret itself, in `X-Webhook-Secret`. Defaults to the
+    service's `webhooks.send_plain_secret`. Null means the default.
     """
 
 
@@ -4214,7 +5441,7 @@ class PublicTrigger(TypedDict):
     """
     webhook_url: NotRequired[Optional[str]]
     """
-    The URL to notify when the execution ends. An empty string for none.
+    The URL to notify when the execution ends. An empty string means no webhook.
     """
     webhook_secret: NotRequired[Optional[str]]
     """
@@ -4222,8 +5449,8 @@ class PublicTrigger(TypedDict):
     """
     webhook_send_plain_secret: NotRequired[Optional[bool]]
     """
-    Whether the webhook also carries the secret itself, in `X-Webhook-Secret`. Defaults to the service's
-    `webhooks.send_plain_secret`. Null for the default.
+    Whether the webhook also carries the secret itself, in `X-Webhook-Secret`. Defaults to the
+    service's `webhooks.send_plain_secret`. Null means the default.
     """
 
 
@@ -4275,6 +5502,190 @@ class EmbeddingsRequest(TypedDict):
     """
 
 
+class TextCompletionRequest(TypedDict):
+    """
+    A text completion to create. Fields that are not listed here are passed to the model unchanged.
+    """
+
+    model: Model3
+    """
+    The slug of a local model of the kind `completions` or the runner `llm`, or a model ID exactly
+    as the upstream lists it.
+    """
+    prompt: TextCompletionPrompt
+    """
+    The text or texts to continue.
+    """
+    suffix: NotRequired[Optional[str]]
+    """
+    The text after the completion, for models that fill in the middle.
+    """
+    echo: NotRequired[Optional[bool]]
+    """
+    Whether the answer begins with the prompt.
+    """
+    stream: NotRequired[Optional[bool]]
+    """
+    Whether to stream the answer as server-sent events.
+    """
+    stream_options: NotRequired[Optional[ChatStreamOptions]]
+    """
+    Options for a streamed answer.
+    """
+    n: NotRequired[Optional[int]]
+    """
+    The number of answers to each prompt. At most 128 answers in total.
+    """
+    best_of: NotRequired[Optional[int]]
+    """
+    The number of answers to each prompt of which the model's server returns the best `n`.
+    """
+    logprobs: NotRequired[Optional[int]]
+    """
+    The number of most likely tokens to report at each position.
+    """
+    max_tokens: NotRequired[Optional[int]]
+    """
+    The maximum number of tokens per answer. -1 means limited only by the context length.
+    """
+    temperature: NotRequired[Optional[float]]
+    """
+    The sampling temperature. Higher values make the answer more random.
+    """
+    top_p: NotRequired[Optional[float]]
+    """
+    Sample only from the most likely tokens whose probabilities add up to this value.
+    """
+    presence_penalty: NotRequired[Optional[float]]
+    """
+    Positive values make tokens less likely that already occur in the text.
+    """
+    frequency_penalty: NotRequired[Optional[float]]
+    """
+    Positive values make tokens less likely the more often they occur in the text.
+    """
+    stop: NotRequired[Optional[OneTextOrSeveral]]
+    """
+    Where the model stops: a string, or up to 64 of them.
+    """
+    fallback_selector: NotRequired[Optional[str]]
+    """
+    The fallback chain to use for a local model. Defaults to the first enabled chain by name.
+    """
+
+
+class RerankRequest(TypedDict):
+    """
+    Documents to sort by their relevance to a query. Fields that are not listed here are passed to
+    the model unchanged.
+    """
+
+    model: Model4
+    """
+    The slug of a local model of the kind `rerank`, or a model ID exactly as the upstream lists
+    it.
+    """
+    query: str
+    """
+    The text to which the documents may be relevant.
+    """
+    documents: list[RerankDocument]
+    """
+    The documents.
+    """
+    top_n: NotRequired[Optional[int]]
+    """
+    The maximum number of results. Defaults to the number of documents.
+    """
+    return_documents: NotRequired[Optional[bool]]
+    """
+    Whether the results have their documents.
+    """
+    fallback_selector: NotRequired[Optional[str]]
+    """
+    The fallback chain to use for a local model. Defaults to the first enabled chain by name.
+    """
+
+
+ResponseInputPart: TypeAlias = Union[
+    ResponseInputPartInputText,
+    ResponseInputPartInputImage,
+]
+"""
+A part of a message to the model, or of the output of a function.
+"""
+
+
+ResponseAnswerPart: TypeAlias = Union[
+    ResponseAnswerPartOutputText,
+    ResponseAnswerPartInputText,
+    ResponseAnswerPartRefusal,
+]
+"""
+A part of a message of the model.
+"""
+
+
+class ResponseInputReasoning(TypedDict):
+    """
+    Reasoning. It is returned to the model that wrote it, if it has `encrypted_content`.
+    """
+
+    type: Literal["reasoning"]
+    """
+    Always `reasoning`.
+    """
+    content: NotRequired[Optional[list[ResponseReasoningPart]]]
+    """
+    The text of the reasoning.
+    """
+    encrypted_content: NotRequired[Optional[str]]
+    """
+    The `encrypted_content` of the answer.
+    """
+    id: NotRequired[Optional[str]]
+    """
+    The ID of the item.
+    """
+
+
+class ResponseInputTool(TypedDict):
+    """
+    A function that the model may call.
+    """
+
+    type: Literal["function"]
+    """
+    Always `function`: other tools of OpenAI do not exist here.
+    """
+    name: str
+    """
+    The name of the function.
+    """
+    description: NotRequired[Optional[str]]
+    """
+    What the function does.
+    """
+    parameters: NotRequired[Optional[JsonObject]]
+    """
+    The JSON Schema of the arguments.
+    """
+    strict: NotRequired[Optional[bool]]
+    """
+    Whether the arguments must match the schema exactly.
+    """
+
+
+ResponseInputFormat: TypeAlias = Union[
+    ResponseInputFormatText,
+    ResponseInputFormatJsonObject,
+    ResponseInputFormatJsonSchema,
+]
+"""
+The format of the text.
+"""
+
+
 MessageImageSource: TypeAlias = Union[MessageImageSourceBase64, MessageImageSourceUrl]
 """
 Where an image is.
@@ -4304,7 +5715,7 @@ class MessageTool(TypedDict):
 
     type: NotRequired[Optional[MessageToolKind]]
     """
-    Only `custom`, which is the default: tools that Anthropic's servers run do not exist here.
+    Only `custom`, which is the default. Tools that Anthropic's servers run are not available.
     """
     name: str
     """
@@ -4347,7 +5758,7 @@ Whether the model reasons before it answers.
 
 MessageOutputFormat: TypeAlias = MessageOutputFormatJsonSchema
 """
-The form of the answer.
+The format of the answer.
 """
 
 
@@ -4389,23 +5800,23 @@ class NewWebhookEndpoint(TypedDict, closed=True):
     """
     name: NotRequired[Optional[str]]
     """
-    A name, unique within the organization. An empty string for none.
+    A name, unique within the organization. An empty string means no name.
     """
     events: NotRequired[Optional[list[WebhookSubscription]]]
     """
-    The events to receive. Omit or leave empty for all.
+    The events to receive. Omit or leave empty to receive all events.
     """
-    models: NotRequired[Optional[list[Model6]]]
+    models: NotRequired[Optional[list[Model9]]]
     """
-    Only events of predictions of these models. Omit or leave empty for all.
+    Only events for predictions of these models. Omit or leave empty for all models.
     """
     workflow_ids: NotRequired[Optional[list[str]]]
     """
-    Only events of executions of these workflows. Omit or leave empty for all.
+    Only events for executions of these workflows. Omit or leave empty for all workflows.
     """
     signature: NotRequired[Optional[WebhookSignature]]
     """
-    The signature scheme. Defaults to `v1`. It cannot be changed later.
+    The signature scheme, which cannot be changed later. Defaults to `v1`.
     """
     send_plain_secret: NotRequired[Optional[bool]]
     """
@@ -4441,7 +5852,7 @@ class NewModelSchedule(TypedDict, closed=True):
     """
     fallback_selector: NotRequired[Optional[str]]
     """
-    The fallback chain to use; an empty string for none.
+    The fallback chain to use. An empty string means that no chain is selected.
     """
     timezone: NotRequired[Optional[str]]
     """
@@ -4449,7 +5860,7 @@ class NewModelSchedule(TypedDict, closed=True):
     """
     name: NotRequired[Optional[str]]
     """
-    A display name; an empty string for none. It does not have to be unique.
+    A display name, which does not have to be unique. An empty string means no name.
     """
     overlap: NotRequired[Optional[ScheduleOverlap]]
     """
@@ -4457,8 +5868,8 @@ class NewModelSchedule(TypedDict, closed=True):
     """
     catch_up_seconds: NotRequired[Optional[int]]
     """
-    How late a firing may run, in seconds, after the service was down. Of several missed
-    firings, only the last one runs. Defaults to 3600.
+    How late a firing may run, in seconds, for example after the service was down. Of several
+    missed firings, only the last one runs. Defaults to 3600.
     """
     jitter_seconds: NotRequired[Optional[int]]
     """
@@ -4466,37 +5877,37 @@ class NewModelSchedule(TypedDict, closed=True):
     """
     paused: NotRequired[Optional[bool]]
     """
-    Whether the schedule is paused. A paused schedule does not fire, and skipped firings are not
-    made up.
+    Whether the schedule is paused. A paused schedule does not fire, and the firings that it
+    skips are not made up for later.
     """
     starts_at: NotRequired[Union[Optional[str], Literal[""]]]
     """
-    The time before which the schedule does not fire. An empty string for no limit.
+    The time before which the schedule does not fire. An empty string means no limit.
     """
     ends_at: NotRequired[Union[Optional[str], Literal[""]]]
     """
-    The time after which the schedule does not fire. An empty string for no limit.
+    The time after which the schedule does not fire. An empty string means no limit.
     """
     webhook_url: NotRequired[Optional[str]]
     """
-    The URL to notify when each run ends. Null or an empty string for none. If an update changes
-    it, the secret is kept.
+    The URL to notify when each run ends. Null or an empty string means no webhook. An update
+    that changes the URL keeps the secret.
     """
     webhook_secret: NotRequired[Optional[str]]
     """
-    The secret that signs the webhooks. An empty string for no signature.
+    The secret that signs the webhooks. An empty string means no signature.
     """
     webhook_send_plain_secret: NotRequired[Optional[bool]]
     """
-    Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Null for the
-    service's `webhooks.send_plain_secret`. If an update changes the URL, it is kept.
+    Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Null means the
+    service's `webhooks.send_plain_secret`. An update that changes the URL keeps this setting.
     """
 
 
 class ScheduleChange(TypedDict, closed=True):
     """
-    Changes to a schedule of a workflow or a model. Omitted fields keep their value. The fields of
-    the other kind are refused.
+    Changes to a schedule of a workflow or a model. Omitted fields keep their value. Fields that
+    apply only to the other kind of schedule are refused.
     """
 
     cron: NotRequired[Optional[str]]
@@ -4518,7 +5929,7 @@ class ScheduleChange(TypedDict, closed=True):
     """
     fallback_selector: NotRequired[Optional[str]]
     """
-    The fallback chain to use; an empty string for none.
+    The fallback chain to use. An empty string means that no chain is selected.
     """
     inputs: NotRequired[Optional[JsonObject]]
     """
@@ -4535,7 +5946,7 @@ class ScheduleChange(TypedDict, closed=True):
     """
     name: NotRequired[Optional[str]]
     """
-    A display name; an empty string for none. It does not have to be unique.
+    A display name, which does not have to be unique. An empty string means no name.
     """
     overlap: NotRequired[Optional[ScheduleOverlap]]
     """
@@ -4543,8 +5954,8 @@ class ScheduleChange(TypedDict, closed=True):
     """
     catch_up_seconds: NotRequired[Optional[int]]
     """
-    How late a firing may run, in seconds, after the service was down. Of several missed
-    firings, only the last one runs. Defaults to 3600.
+    How late a firing may run, in seconds, for example after the service was down. Of several
+    missed firings, only the last one runs. Defaults to 3600.
     """
     jitter_seconds: NotRequired[Optional[int]]
     """
@@ -4552,30 +5963,169 @@ class ScheduleChange(TypedDict, closed=True):
     """
     paused: NotRequired[Optional[bool]]
     """
-    Whether the schedule is paused. A paused schedule does not fire, and skipped firings are not
-    made up.
+    Whether the schedule is paused. A paused schedule does not fire, and the firings that it
+    skips are not made up for later.
     """
     starts_at: NotRequired[Union[Optional[str], Literal[""]]]
     """
-    The time before which the schedule does not fire. An empty string for no limit.
+    The time before which the schedule does not fire. An empty string means no limit.
     """
     ends_at: NotRequired[Union[Optional[str], Literal[""]]]
     """
-    The time after which the schedule does not fire. An empty string for no limit.
+    The time after which the schedule does not fire. An empty string means no limit.
     """
     webhook_url: NotRequired[Optional[str]]
     """
-    The URL to notify when each run ends. Null or an empty string for none. If an update changes
-    it, the secret is kept.
+    The URL to notify when each run ends. Null or an empty string means no webhook. An update
+    that changes the URL keeps the secret.
     """
     webhook_secret: NotRequired[Optional[str]]
     """
-    The secret that signs the webhooks. An empty string for no signature.
+    The secret that signs the webhooks. An empty string means no signature.
     """
     webhook_send_plain_secret: NotRequired[Optional[bool]]
     """
-    Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Null for the
-    service's `webhooks.send_plain_secret`. If an update changes the URL, it is kept.
+    Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Null means the
+    service's `webhooks.send_plain_secret`. An update that changes the URL keeps this setting.
+    """
+
+
+class ResponseItemMessage(TypedDict):
+    """
+    A message.
+    """
+
+    type: Literal["message"]
+    """
+    Always `message`.
+    """
+    id: str
+    """
+    The ID of the item.
+    """
+    status: ResponseItemStatus
+    """
+    Whether the item is complete.
+    """
+    role: ResponseRole
+    """
+    The author's role.
+    """
+    content: list[ResponsePart]
+    """
+    The parts of the message.
+    """
+
+
+class ResponseItemFunctionCallOutput(TypedDict):
+    """
+    The output of a function.
+    """
+
+    type: Literal["function_call_output"]
+    """
+    Always `function_call_output`.
+    """
+    id: str
+    """
+    The ID of the item.
+    """
+    status: ResponseItemStatus
+    """
+    Whether the item is complete.
+    """
+    call_id: str
+    """
+    The `call_id` of the call.
+    """
+    output: ResponseCallOutput
+    """
+    The output.
+    """
+
+
+class ResponseItemReasoning(TypedDict):
+    """
+    The model's reasoning.
+    """
+
+    type: Literal["reasoning"]
+    """
+    Always `reasoning`.
+    """
+    id: str
+    """
+    The ID of the item.
+    """
+    status: ResponseItemStatus
+    """
+    Whether the item is complete.
+    """
+    summary: list[ResponseReasoningPart]
+    """
+    Always empty.
+    """
+    content: list[ResponseReasoningPart]
+    """
+    The text of the reasoning.
+    """
+    encrypted_content: NotRequired[Optional[str]]
+    """
+    To be returned with the item: names the field in which the model expects its reasoning.
+    """
+
+
+class ResponseStreamEventResponseContentPartAdded(TypedDict):
+    """
+    A part of an item begins.
+    """
+
+    type: Literal["response.content_part.added"]
+    """
+    Always `response.content_part.added`.
+    """
+    item_id: str
+    """
+    The ID of the item.
+    """
+    output_index: int
+    """
+    The number of the item, starting at 0.
+    """
+    content_index: int
+    """
+    The number of the part within the item, starting at 0.
+    """
+    part: ResponsePart
+    """
+    The part without text.
+    """
+
+
+class ResponseStreamEventResponseContentPartDone(TypedDict):
+    """
+    A part of an item is complete.
+    """
+
+    type: Literal["response.content_part.done"]
+    """
+    Always `response.content_part.done`.
+    """
+    item_id: str
+    """
+    The ID of the item.
+    """
+    output_index: int
+    """
+    The number of the item, starting at 0.
+    """
+    content_index: int
+    """
+    The number of the part within the item, starting at 0.
+    """
+    part: ResponsePart
+    """
+    The part.
     """
 
 
@@ -4636,11 +6186,11 @@ class WorkflowStepModel(TypedDict, closed=True):
     """
     name: NotRequired[Optional[str]]
     """
-    A name for people.
+    A display name.
     """
     depends_on: NotRequired[Optional[list[str]]]
     """
-    Steps that must end before this one starts, besides those it refers to.
+    Steps that must end before this step starts, in addition to the steps that it refers to.
     """
     continue_on_error: NotRequired[Optional[bool]]
     """
@@ -4695,11 +6245,11 @@ class WorkflowStepHttp(TypedDict, closed=True):
     """
     name: NotRequired[Optional[str]]
     """
-    A name for people.
+    A display name.
     """
     depends_on: NotRequired[Optional[list[str]]]
     """
-    Steps that must end before this one starts, besides those it refers to.
+    Steps that must end before this step starts, in addition to the steps that it refers to.
     """
     continue_on_error: NotRequired[Optional[bool]]
     """
@@ -4762,7 +6312,7 @@ class Branch(TypedDict, closed=True):
 
     name: NotRequired[Optional[str]]
     """
-    A name for people.
+    A display name.
     """
     steps: list[JsonObject]
     """
@@ -4789,11 +6339,11 @@ class WorkflowStepParallel(TypedDict, closed=True):
     """
     name: NotRequired[Optional[str]]
     """
-    A name for people.
+    A display name.
     """
     depends_on: NotRequired[Optional[list[str]]]
     """
-    Steps that must end before this one starts, besides those it refers to.
+    Steps that must end before this step starts, in addition to the steps that it refers to.
     """
     continue_on_error: NotRequired[Optional[bool]]
     """
@@ -4828,11 +6378,11 @@ class WorkflowStepMap(TypedDict, closed=True):
     """
     name: NotRequired[Optional[str]]
     """
-    A name for people.
+    A display name.
     """
     depends_on: NotRequired[Optional[list[str]]]
     """
-    Steps that must end before this one starts, besides those it refers to.
+    Steps that must end before this step starts, in addition to the steps that it refers to.
     """
     continue_on_error: NotRequired[Optional[bool]]
     """
@@ -4883,11 +6433,11 @@ class WorkflowStepWait(TypedDict, closed=True):
     """
     name: NotRequired[Optional[str]]
     """
-    A name for people.
+    A display name.
     """
     depends_on: NotRequired[Optional[list[str]]]
     """
-    Steps that must end before this one starts, besides those it refers to.
+    Steps that must end before this step starts, in addition to the steps that it refers to.
     """
     continue_on_error: NotRequired[Optional[bool]]
     """
@@ -4930,11 +6480,11 @@ class WorkflowStepWorkflow(TypedDict, closed=True):
     """
     name: NotRequired[Optional[str]]
     """
-    A name for people.
+    A display name.
     """
     depends_on: NotRequired[Optional[list[str]]]
     """
-    Steps that must end before this one starts, besides those it refers to.
+    Steps that must end before this step starts, in addition to the steps that it refers to.
     """
     continue_on_error: NotRequired[Optional[bool]]
     """
@@ -5048,7 +6598,7 @@ class RouterModels(TypedDict):
 
 ModelDetail: TypeAlias = Union[Model, RouterModel, MessageModel]
 """
-A model, in the format of the catalog, of OpenAI or of Anthropic.
+A model, in the catalog's, OpenAI's or Anthropic's format.
 """
 
 
@@ -5071,7 +6621,7 @@ class Prediction(TypedDict):
     """
     input: Any
     """
-    The input, with the defaults of the model's schema filled in. Null if it is hidden.
+    The input, with the defaults of the model's schema filled in. Null if the input is hidden.
     """
     input_error: NotRequired[Optional[str]]
     """
@@ -5151,11 +6701,11 @@ class ExecutionList(TypedDict):
     """
     limit: NotRequired[Optional[int]]
     """
-    On the base host only.
+    Only on the base host.
     """
     offset: NotRequired[Optional[int]]
     """
-    On the workflows host only.
+    Only on the workflows host.
     """
 
 
@@ -5213,7 +6763,7 @@ class ExecutionStep(TypedDict):
     """
     input: Any
     """
-    The step's input with all references resolved. Null if it is hidden.
+    The step's input with all references resolved. Null if the input is hidden.
     """
     input_error: NotRequired[Optional[str]]
     """
@@ -5229,7 +6779,7 @@ class ExecutionStep(TypedDict):
     """
     attempts: list[StepAttempt]
     """
-    The attempts in order. Empty for steps that make none.
+    The attempts in order. Empty for steps that make no attempts.
     """
     metadata: StepMetadata
     """
@@ -5268,7 +6818,7 @@ class HistoryRow(TypedDict):
     """
     workflow_id: Optional[str]
     """
-    The workflow. Null for rows that belong to none.
+    The workflow. Null for rows that belong to no workflow.
     """
     workflow_name: Optional[str]
     """
@@ -5292,7 +6842,7 @@ class HistoryRow(TypedDict):
     """
     waiting_for: NotRequired[Optional[WaitsFor]]
     """
-    What the workflow execution needs to continue: an event (`event`) or a resume (`paused`).
+    What the execution needs to continue: an event (`event`) or a resume request (`paused`).
     """
     error: Optional[str]
     """
@@ -5328,7 +6878,7 @@ class HistoryRow(TypedDict):
     """
     output: Optional[str]
     """
-    The output as JSON text. Null if the page has no room for it.
+    The output as JSON text. Null if the output would make the page too large.
     """
     output_error: NotRequired[Optional[str]]
     """
@@ -5336,7 +6886,7 @@ class HistoryRow(TypedDict):
     """
     api_key_id: Optional[str]
     """
-    The API key that started the execution. Null if it was started in the dashboard.
+    The API key that started the execution. Null if the execution was started in the dashboard.
     """
     source: ExecutionSource
     """
@@ -5398,6 +6948,104 @@ class ChatCompletionChunk(TypedDict):
     """
 
 
+TextStreamEvent: TypeAlias = Union[TextCompletionChunk, OpenAiError, StreamEnd]
+"""
+The data of an event of a streamed text completion. The model's chunks are forwarded byte for
+byte, with the cost in `usage`. `[DONE]` is the last event; a stream that breaks ends with an
+error instead.
+"""
+
+
+class RerankAnswer(TypedDict):
+    """
+    The answer to a rerank request. Models may add other fields.
+    """
+
+    results: list[RerankResult]
+    """
+    The documents by their relevance, the most relevant first.
+    """
+    usage: ChatChunkUsage
+    """
+    Tokens used, and their cost.
+    """
+
+
+ResponseItem: TypeAlias = Union[
+    ResponseItemMessage,
+    ResponseItemFunctionCall,
+    ResponseItemFunctionCallOutput,
+    ResponseItemReasoning,
+]
+"""
+An item of an input or an answer.
+"""
+
+
+class ResponseText(TypedDict):
+    """
+    The form of the text.
+    """
+
+    format: ResponseFormat
+    """
+    The format of the text.
+    """
+    verbosity: ResponseVerbosity
+    """
+    How detailed the text is.
+    """
+
+
+class ResponseStreamEvent6(ResponseStreamEventResponseContentPartAdded):
+    """
+    An event of a streamed response, with its number.
+    """
+
+    sequence_number: int
+    """
+    The number of the event, starting at 0.
+    """
+
+
+class ResponseStreamEvent7(ResponseStreamEventResponseContentPartDone):
+    """
+    An event of a streamed response, with its number.
+    """
+
+    sequence_number: int
+    """
+    The number of the event, starting at 0.
+    """
+
+
+class ResponseItems(TypedDict):
+    """
+    A page of items.
+    """
+
+    object: Literal["list"]
+    """
+    Always `list`.
+    """
+    data: list[ResponseItem]
+    """
+    The items.
+    """
+    first_id: Optional[str]
+    """
+    The ID of the first item. Null if there is none.
+    """
+    last_id: Optional[str]
+    """
+    The ID of the last item. Null if there is none.
+    """
+    has_more: bool
+    """
+    Whether more items follow.
+    """
+
+
 class MessageAnswer(TypedDict):
     """
     An answer in Anthropic's format.
@@ -5429,7 +7077,7 @@ class MessageAnswer(TypedDict):
     """
     stop_sequence: Optional[str]
     """
-    The stop sequence at which the answer ended, if the model's server names it.
+    The stop sequence at which the answer ended, if the model's server reports it.
     """
     usage: MessageUsage
     """
@@ -5463,7 +7111,7 @@ class Delivery(TypedDict):
 
     delivery_id: str
     """
-    The ID of the delivery, which stays the same over all attempts.
+    The ID of the delivery, which is the same for all attempts.
     """
     execution_id: str
     """
@@ -5492,7 +7140,8 @@ class Delivery(TypedDict):
     """
     request: Optional[str]
     """
-    The payload as it is sent. Null if it is no longer stored, or too large for a list.
+    The payload as it is sent. Null if the payload is no longer stored, or is too large for a
+    list.
     """
     headers: dict[str, Any]
     """
@@ -5508,7 +7157,8 @@ class Delivery(TypedDict):
     """
     next_attempt_at: Optional[str]
     """
-    When the next attempt is made. While the receiver's circuit is open, not before its probe.
+    When the next attempt is made. While the receiver's circuit is open, this is not before the
+    circuit's next probe.
     """
     redeliverable: bool
     """
@@ -5517,6 +7167,122 @@ class Delivery(TypedDict):
     attempts: NotRequired[Optional[list[DeliveryAttempt]]]
     """
     The attempts, oldest first. Absent in lists.
+    """
+
+
+class Batch(TypedDict):
+    """
+    A batch and its progress. Times are in seconds since 1970.
+    """
+
+    id: str
+    """
+    The ID of the batch: `batch_` and 32 hexadecimal digits.
+    """
+    object: str
+    """
+    The object type: always `batch`.
+    """
+    endpoint: BatchEndpoint
+    """
+    The route that answers the lines.
+    """
+    errors: Optional[BatchErrors]
+    """
+    The errors in the input file. Null if there are none.
+    """
+    input_file_id: str
+    """
+    The ID of the file with the requests.
+    """
+    completion_window: BatchWindow
+    """
+    The time in which the lines are answered.
+    """
+    status: BatchStatus
+    """
+    The status of the batch.
+    """
+    output_file_id: Optional[str]
+    """
+    The ID of the file with the answers. Null until the batch has ended, or if there are no
+    answers.
+    """
+    error_file_id: Optional[str]
+    """
+    The ID of the file with the errors. Null until the batch has ended, or if there are no
+    errors.
+    """
+    created_at: int
+    """
+    When the batch was created.
+    """
+    in_progress_at: Optional[int]
+    """
+    When the check of the input file ended.
+    """
+    expires_at: int
+    """
+    The time at which unanswered lines expire.
+    """
+    finalizing_at: Optional[int]
+    """
+    When all lines were answered or had expired.
+    """
+    completed_at: Optional[int]
+    """
+    When the batch was completed.
+    """
+    failed_at: Optional[int]
+    """
+    When the batch failed.
+    """
+    expired_at: Optional[int]
+    """
+    When the batch ended with expired lines.
+    """
+    cancelling_at: Optional[int]
+    """
+    When the cancellation was requested.
+    """
+    cancelled_at: Optional[int]
+    """
+    When the batch ended after its cancellation.
+    """
+    request_counts: BatchCounts
+    """
+    The number of lines.
+    """
+    metadata: Optional[ClientMetadata]
+    """
+    The key-value pairs of the request. Null if there are none.
+    """
+
+
+class BatchList(TypedDict):
+    """
+    A page of batches, newest first.
+    """
+
+    object: str
+    """
+    The object type: always `list`.
+    """
+    data: list[Batch]
+    """
+    The batches, newest first.
+    """
+    first_id: Optional[str]
+    """
+    The ID of the first batch. Null if the page is empty.
+    """
+    last_id: Optional[str]
+    """
+    The ID of the last batch, which is `after` of the next page. Null if the page is empty.
+    """
+    has_more: bool
+    """
+    Whether there is another page.
     """
 
 
@@ -5548,6 +7314,56 @@ class ChatMessage(TypedDict):
     """
 
 
+ResponseInputContent: TypeAlias = Union[str, list[ResponseInputPart]]
+"""
+The content of a message to the model, or the output of a function.
+"""
+
+
+ResponseAnswerContent: TypeAlias = Union[str, list[ResponseAnswerPart]]
+"""
+The content of a message of the model.
+"""
+
+
+class ResponseInputCallOutput(TypedDict):
+    """
+    The output of a function.
+    """
+
+    type: Literal["function_call_output"]
+    """
+    Always `function_call_output`.
+    """
+    call_id: str
+    """
+    The `call_id` of the call.
+    """
+    output: ResponseInputContent
+    """
+    The output, as text or as parts.
+    """
+    id: NotRequired[Optional[str]]
+    """
+    The ID of the item.
+    """
+
+
+class ResponseInputText(TypedDict):
+    """
+    The form of the text.
+    """
+
+    format: NotRequired[Optional[ResponseInputFormat]]
+    """
+    The format of the text.
+    """
+    verbosity: NotRequired[Optional[ResponseVerbosity]]
+    """
+    How detailed the text is.
+    """
+
+
 MessagePlainBlock: TypeAlias = Union[MessagePlainBlockText, MessagePlainBlockImage]
 """
 A block of a tool's result, or of a document.
@@ -5568,7 +7384,7 @@ The system prompt, as text or as blocks.
 
 class MessageOutputConfig(TypedDict):
     """
-    The form of the answer, and the effort of its reasoning.
+    The format of the answer, and the reasoning effort.
     """
 
     effort: NotRequired[Optional[MessageEffort]]
@@ -5577,7 +7393,7 @@ class MessageOutputConfig(TypedDict):
     """
     format: NotRequired[Optional[MessageOutputFormat]]
     """
-    The form of the answer.
+    The format of the answer.
     """
 
 
@@ -5586,7 +7402,7 @@ class DecisionsRequest(TypedDict, closed=True):
     Typed questions about a state.
     """
 
-    model: Model5
+    model: Model8
     """
     A configured alias, the slug of a local chat model, or a model ID of the upstream.
     """
@@ -5597,6 +7413,44 @@ class DecisionsRequest(TypedDict, closed=True):
     questions: dict[Questions, DecisionsQuestion]
     """
     The questions by name, up to 256. A name has up to 256 characters.
+    """
+
+
+class ResponseStreamEventResponseOutputItemAdded(TypedDict):
+    """
+    An item begins.
+    """
+
+    type: Literal["response.output_item.added"]
+    """
+    Always `response.output_item.added`.
+    """
+    output_index: int
+    """
+    The number of the item, starting at 0.
+    """
+    item: ResponseItem
+    """
+    The item without content.
+    """
+
+
+class ResponseStreamEventResponseOutputItemDone(TypedDict):
+    """
+    An item is complete.
+    """
+
+    type: Literal["response.output_item.done"]
+    """
+    Always `response.output_item.done`.
+    """
+    output_index: int
+    """
+    The number of the item.
+    """
+    item: ResponseItem
+    """
+    The item.
     """
 
 
@@ -5634,11 +7488,11 @@ class WorkflowStepChoice(TypedDict, closed=True):
     """
     name: NotRequired[Optional[str]]
     """
-    A name for people.
+    A display name.
     """
     depends_on: NotRequired[Optional[list[str]]]
     """
-    Steps that must end before this one starts, besides those it refers to.
+    Steps that must end before this step starts, in addition to the steps that it refers to.
     """
     continue_on_error: NotRequired[Optional[bool]]
     """
@@ -5654,17 +7508,17 @@ class WorkflowStepChoice(TypedDict, closed=True):
     """
     condition_met_branch: WorkflowBranch
     """
-    The branch that runs if the condition holds.
+    The branch that runs if the condition is true.
     """
     default_branch: NotRequired[Optional[WorkflowBranch]]
     """
-    The branch that runs if the condition does not hold.
+    The branch that runs if the condition is false.
     """
 
 
 class MessageInputAssistant(TypedDict):
     """
-    An earlier answer of the model.
+    An earlier answer from the model.
     """
 
     role: Literal["assistant"]
@@ -5735,7 +7589,7 @@ class Execution(TypedDict):
     """
     started_at: str
     """
-    When the execution started. Until then, when it was created.
+    When the execution started. Until then, when the execution was created.
     """
     completed_at: Optional[str]
     """
@@ -5779,7 +7633,7 @@ class Execution(TypedDict):
     """
     waiting_for: NotRequired[Optional[list[WaitingFor]]]
     """
-    What the execution waits for. Absent after it has ended.
+    What the execution waits for. Absent after the execution has ended.
     """
 
 
@@ -5827,10 +7681,171 @@ class HistoryPageByOffset(TypedDict):
 
 ChatStreamEvent: TypeAlias = Union[ChatCompletionChunk, OpenAiError, StreamEnd]
 """
-The data of an event of a streamed answer. The model's chunks are forwarded byte for byte, with
+The data of an event in a streamed answer. The model's chunks are forwarded byte for byte, with
 the cost in `usage`. `[DONE]` is the last event; a stream that breaks ends with an error
 instead.
 """
+
+
+class Response(TypedDict):
+    """
+    A response in OpenAI's format.
+    """
+
+    id: str
+    """
+    The ID of the response.
+    """
+    object: Literal["response"]
+    """
+    Always `response`.
+    """
+    created_at: int
+    """
+    When the request came, in Unix seconds.
+    """
+    completed_at: Optional[int]
+    """
+    When the response was complete, in Unix seconds. Null if it is not.
+    """
+    status: ResponseStatus
+    """
+    The status of the response.
+    """
+    error: Optional[ResponseError]
+    """
+    Why the response failed. Null unless it did.
+    """
+    incomplete_details: Optional[ResponseIncompleteDetails]
+    """
+    Why the response is incomplete. Null unless it is.
+    """
+    output: list[ResponseItem]
+    """
+    The items of the answer.
+    """
+    usage: Optional[ResponseUsage]
+    """
+    The tokens of the call, and their cost. Null until the end.
+    """
+    model: str
+    """
+    The `model` of the request.
+    """
+    background: bool
+    """
+    Whether the response is created in the background.
+    """
+    instructions: Optional[str]
+    """
+    Instructions that precede the conversation.
+    """
+    max_output_tokens: Optional[int]
+    """
+    The maximum number of tokens of the answer.
+    """
+    max_tool_calls: Optional[int]
+    """
+    Always null.
+    """
+    metadata: dict[str, str]
+    """
+    Names and values of the client.
+    """
+    parallel_tool_calls: bool
+    """
+    Whether the model may call several tools at once.
+    """
+    previous_response_id: Optional[str]
+    """
+    The response that this one continues.
+    """
+    prompt_cache_key: Optional[str]
+    """
+    The `prompt_cache_key` of the request.
+    """
+    reasoning: ResponseReasoning
+    """
+    How much the model reasons.
+    """
+    safety_identifier: Optional[str]
+    """
+    An ID of the end user.
+    """
+    service_tier: Literal["default"]
+    """
+    Always `default`.
+    """
+    store: bool
+    """
+    Whether the response is stored.
+    """
+    temperature: float
+    """
+    The sampling temperature, 1 if the request has none.
+    """
+    text: ResponseText
+    """
+    The form of the text.
+    """
+    tool_choice: ResponseToolChoice
+    """
+    Whether the model calls tools.
+    """
+    tools: list[ResponseTool]
+    """
+    The functions that the model may call.
+    """
+    top_logprobs: int
+    """
+    Always 0.
+    """
+    top_p: float
+    """
+    The share of the most likely tokens, 1 if the request has none.
+    """
+    presence_penalty: float
+    """
+    Always 0.
+    """
+    frequency_penalty: float
+    """
+    Always 0.
+    """
+    truncation: ResponseTruncation
+    """
+    The `truncation` of the request.
+    """
+    user: Optional[str]
+    """
+    An ID of the end user.
+    """
+    warnings: NotRequired[list[str]]
+    """
+    A warning for each unknown field of the request. Absent if there are none.
+    """
+
+
+class ResponseStreamEvent4(ResponseStreamEventResponseOutputItemAdded):
+    """
+    An event of a streamed response, with its number.
+    """
+
+    sequence_number: int
+    """
+    The number of the event, starting at 0.
+    """
+
+
+class ResponseStreamEvent5(ResponseStreamEventResponseOutputItemDone):
+    """
+    An event of a streamed response, with its number.
+    """
+
+    sequence_number: int
+    """
+    The number of the event, starting at 0.
+    """
 
 
 MessageStreamEvent: TypeAlias = Union[
@@ -5844,7 +7859,7 @@ MessageStreamEvent: TypeAlias = Union[
     MessageStreamEventError,
 ]
 """
-The data of an event of a streamed answer.
+The data of an event in a streamed answer.
 """
 
 
@@ -5967,7 +7982,7 @@ class ChatCompletionRequest(TypedDict):
     """
     presence_penalty: NotRequired[Optional[float]]
     """
-    Positive values make tokens less likely that already occur in the text.
+    Positive values make tokens that already occur in the text less likely.
     """
     frequency_penalty: NotRequired[Optional[float]]
     """
@@ -5979,7 +7994,7 @@ class ChatCompletionRequest(TypedDict):
     """
     stop: NotRequired[Optional[OneTextOrSeveral]]
     """
-    Where the model stops: a string, or up to 64 of them.
+    The string at which the model stops, or up to 64 such strings.
     """
     fallback_selector: NotRequired[Optional[str]]
     """
@@ -5987,10 +8002,146 @@ class ChatCompletionRequest(TypedDict):
     """
 
 
+class ResponseInputMessage(TypedDict):
+    """
+    A message to the model.
+    """
+
+    type: NotRequired[Literal["message"]]
+    """
+    Always `message`, which is the default.
+    """
+    role: ResponseInputRole
+    """
+    The author's role.
+    """
+    content: ResponseInputContent
+    """
+    The content, as text or as parts.
+    """
+    id: NotRequired[Optional[str]]
+    """
+    The ID of the item.
+    """
+
+
+class ResponseInputAnswer(TypedDict):
+    """
+    A message of the model.
+    """
+
+    type: NotRequired[Literal["message"]]
+    """
+    Always `message`, which is the default.
+    """
+    role: Literal["assistant"]
+    """
+    Always `assistant`.
+    """
+    content: ResponseAnswerContent
+    """
+    The content, as text or as parts.
+    """
+    id: NotRequired[Optional[str]]
+    """
+    The ID of the item.
+    """
+
+
 MessageResultContent: TypeAlias = Union[str, list[MessagePlainBlock]]
 """
 The result of a tool.
 """
+
+
+class ResponseStreamEventResponseCreated(TypedDict):
+    """
+    The first event.
+    """
+
+    type: Literal["response.created"]
+    """
+    Always `response.created`.
+    """
+    response: Response
+    """
+    The response without output.
+    """
+
+
+class ResponseStreamEventResponseQueued(TypedDict):
+    """
+    The response waits, in the background.
+    """
+
+    type: Literal["response.queued"]
+    """
+    Always `response.queued`.
+    """
+    response: Response
+    """
+    The response without output.
+    """
+
+
+class ResponseStreamEventResponseInProgress(TypedDict):
+    """
+    The model is asked.
+    """
+
+    type: Literal["response.in_progress"]
+    """
+    Always `response.in_progress`.
+    """
+    response: Response
+    """
+    The response without output.
+    """
+
+
+class ResponseStreamEventResponseCompleted(TypedDict):
+    """
+    The response is complete. It is the last event.
+    """
+
+    type: Literal["response.completed"]
+    """
+    Always `response.completed`.
+    """
+    response: Response
+    """
+    The response.
+    """
+
+
+class ResponseStreamEventResponseIncomplete(TypedDict):
+    """
+    The response was cut off. It is the last event.
+    """
+
+    type: Literal["response.incomplete"]
+    """
+    Always `response.incomplete`.
+    """
+    response: Response
+    """
+    The response.
+    """
+
+
+class ResponseStreamEventResponseFailed(TypedDict):
+    """
+    The response failed. It is the last event.
+    """
+
+    type: Literal["response.failed"]
+    """
+    Always `response.failed`.
+    """
+    response: Response
+    """
+    The response, with the complete items.
+    """
 
 
 class MessageUserBlockToolResult(TypedDict):
@@ -6031,6 +8182,98 @@ class MessageDocumentSourceContent(TypedDict):
     """
 
 
+class ResponseStreamEvent1(ResponseStreamEventResponseCreated):
+    """
+    An event of a streamed response, with its number.
+    """
+
+    sequence_number: int
+    """
+    The number of the event, starting at 0.
+    """
+
+
+class ResponseStreamEvent2(ResponseStreamEventResponseQueued):
+    """
+    An event of a streamed response, with its number.
+    """
+
+    sequence_number: int
+    """
+    The number of the event, starting at 0.
+    """
+
+
+class ResponseStreamEvent3(ResponseStreamEventResponseInProgress):
+    """
+    An event of a streamed response, with its number.
+    """
+
+    sequence_number: int
+    """
+    The number of the event, starting at 0.
+    """
+
+
+class ResponseStreamEvent16(ResponseStreamEventResponseCompleted):
+    """
+    An event of a streamed response, with its number.
+    """
+
+    sequence_number: int
+    """
+    The number of the event, starting at 0.
+    """
+
+
+class ResponseStreamEvent17(ResponseStreamEventResponseIncomplete):
+    """
+    An event of a streamed response, with its number.
+    """
+
+    sequence_number: int
+    """
+    The number of the event, starting at 0.
+    """
+
+
+class ResponseStreamEvent19(ResponseStreamEventResponseFailed):
+    """
+    An event of a streamed response, with its number.
+    """
+
+    sequence_number: int
+    """
+    The number of the event, starting at 0.
+    """
+
+
+ResponseStreamEvent: TypeAlias = Union[
+    ResponseStreamEvent1,
+    ResponseStreamEvent2,
+    ResponseStreamEvent3,
+    ResponseStreamEvent4,
+    ResponseStreamEvent5,
+    ResponseStreamEvent6,
+    ResponseStreamEvent7,
+    ResponseStreamEvent8,
+    ResponseStreamEvent9,
+    ResponseStreamEvent10,
+    ResponseStreamEvent11,
+    ResponseStreamEvent12,
+    ResponseStreamEvent13,
+    ResponseStreamEvent14,
+    ResponseStreamEvent15,
+    ResponseStreamEvent16,
+    ResponseStreamEvent17,
+    ResponseStreamEvent18,
+    ResponseStreamEvent19,
+]
+"""
+An event of a streamed response, with its number.
+"""
+
+
 class WorkflowDefinition(TypedDict, closed=True):
     """
     What a workflow does. A value with a reference such as `{{inputs.name}}` is resolved when its
@@ -6051,7 +8294,7 @@ class WorkflowDefinition(TypedDict, closed=True):
     """
     version: NotRequired[Optional[str]]
     """
-    A mark for clients. The service does not use it.
+    A label for clients. The service does not use it.
     """
 
 
@@ -6074,12 +8317,25 @@ class NewVersion(TypedDict):
     """
     production: NotRequired[Optional[bool]]
     """
-    A mark for clients. The service does not use it.
+    A flag for clients. The service does not use it.
     """
     allowed_to_share: NotRequired[Optional[bool]]
     """
     Whether other organizations may run this version. If omitted, the setting does not change.
     """
+
+
+ResponseInputItem: TypeAlias = Union[
+    ResponseInputMessage,
+    ResponseInputAnswer,
+    ResponseInputCall,
+    ResponseInputCallOutput,
+    ResponseInputReasoning,
+    ResponseItemReference,
+]
+"""
+An item of the input.
+"""
 
 
 MessageDocumentSource: TypeAlias = Union[
@@ -6093,7 +8349,7 @@ The text of a document. Other kinds of documents, such as PDF, are not supported
 
 class MessageUserBlockDocument(TypedDict):
     """
-    A document of text.
+    A text document.
     """
 
     type: Literal["document"]
@@ -6114,7 +8370,7 @@ class MessageUserBlockDocument(TypedDict):
     """
     citations: NotRequired[Optional[MessageCitations]]
     """
-    Whether the answer cites the document, which is not supported.
+    Whether the answer cites the document. Citations are not supported.
     """
 
 
@@ -6145,12 +8401,18 @@ class NewWorkflow(TypedDict):
     """
     production: NotRequired[Optional[bool]]
     """
-    A mark for clients. The service does not use it.
+    A flag for clients. The service does not use it.
     """
     definition: WorkflowDefinition
     """
     What the workflow does.
     """
+
+
+ResponseInput: TypeAlias = Union[str, list[ResponseInputItem]]
+"""
+The input of a response.
+"""
 
 
 MessageUserBlock: TypeAlias = Union[
@@ -6164,6 +8426,108 @@ A block of a user's message.
 """
 
 
+class ResponseRequest(TypedDict):
+    """
+    A response to create.
+    """
+
+    model: Model5
+    """
+    The slug of a local chat model, an alias of the configuration, or a model ID of the
+    upstream.
+    """
+    input: ResponseInput
+    """
+    The message of the user as text, or a list of items, oldest first.
+    """
+    instructions: NotRequired[Optional[str]]
+    """
+    Instructions that precede the conversation. Those of the previous response do not count.
+    """
+    tools: NotRequired[Optional[list[ResponseInputTool]]]
+    """
+    The functions that the model may call.
+    """
+    tool_choice: NotRequired[Optional[ResponseToolChoice]]
+    """
+    Whether the model calls tools. Defaults to `auto`.
+    """
+    parallel_tool_calls: NotRequired[Optional[bool]]
+    """
+    Whether the model may call several tools at once. Defaults to true.
+    """
+    text: NotRequired[Optional[ResponseInputText]]
+    """
+    The form of the text.
+    """
+    reasoning: NotRequired[Optional[ResponseInputReasoningConfig]]
+    """
+    How much the model reasons.
+    """
+    max_output_tokens: NotRequired[Optional[int]]
+    """
+    The maximum number of tokens of the answer, including reasoning.
+    """
+    temperature: NotRequired[Optional[float]]
+    """
+    The sampling temperature. Higher values make the answer more random.
+    """
+    top_p: NotRequired[Optional[float]]
+    """
+    Sample only from the most likely tokens whose probabilities add up to this value.
+    """
+    truncation: NotRequired[Optional[ResponseTruncation]]
+    """
+    Returned with the response. The service never drops items: a conversation that does not fit
+    the model's context returns 400.
+    """
+    include: NotRequired[Optional[list[str]]]
+    """
+    What the answer also contains. `reasoning.encrypted_content` repeats the reasoning in a form
+    that clients return; other values are ignored.
+    """
+    metadata: NotRequired[Optional[ClientMetadata]]
+    """
+    Names and values of the client, which are returned with the response.
+    """
+    store: NotRequired[Optional[bool]]
+    """
+    Whether to keep the response, so that it can be read and continued. Defaults to true.
+    """
+    previous_response_id: NotRequired[Optional[str]]
+    """
+    The stored response that this one continues.
+    """
+    background: NotRequired[Optional[bool]]
+    """
+    Whether to answer at once, and to create the response in the background.
+    """
+    stream: NotRequired[Optional[bool]]
+    """
+    Whether to stream the answer as server-sent events.
+    """
+    stream_options: NotRequired[Optional[JsonObject]]
+    """
+    Accepted and ignored.
+    """
+    user: NotRequired[Optional[str]]
+    """
+    An ID of the end user, which is passed on.
+    """
+    safety_identifier: NotRequired[Optional[str]]
+    """
+    An ID of the end user, which is passed on as `user` if that is absent.
+    """
+    prompt_cache_key: NotRequired[Optional[str]]
+    """
+    Returned with the response: the servers of models cache prompts by themselves.
+    """
+    service_tier: NotRequired[Optional[str]]
+    """
+    Accepted and ignored.
+    """
+
+
 MessageUserContent: TypeAlias = Union[str, list[MessageUserBlock]]
 """
 The content of a user's message.
@@ -6172,7 +8536,7 @@ The content of a user's message.
 
 class MessageInputUser(TypedDict):
     """
-    A message of the user, or the results of tools.
+    A message from the user, or the results of tools.
     """
 
     role: Literal["user"]
@@ -6193,12 +8557,12 @@ A message of the conversation.
 
 class MessageTokensRequest(TypedDict):
     """
-    A prompt whose tokens to count. Its fields are those of a message to create.
+    A prompt whose tokens are counted. The prompt has the same fields as a message to create.
     """
 
-    model: Model3
+    model: Model6
     """
-    The slug of a local chat model, an alias of the configuration, or a model ID of the
+    The slug of a local chat model, an alias from the configuration, or a model ID of the
     upstream.
     """
     messages: list[MessageInput]
@@ -6223,11 +8587,11 @@ class MessageTokensRequest(TypedDict):
     """
     output_config: NotRequired[Optional[MessageOutputConfig]]
     """
-    The form of the answer, and the effort of its reasoning.
+    The format of the answer, and the reasoning effort.
     """
     output_format: NotRequired[Optional[MessageOutputFormat]]
     """
-    The older place of `output_config.format`.
+    The former name of `output_config.format`.
     """
     cache_control: NotRequired[Optional[JsonObject]]
     """
@@ -6240,14 +8604,14 @@ class MessageRequest(TypedDict):
     A message to create.
     """
 
-    model: Model3
+    model: Model6
     """
-    The slug of a local chat model, an alias of the configuration, or a model ID of the
+    The slug of a local chat model, an alias from the configuration, or a model ID of the
     upstream.
     """
     max_tokens: int
     """
-    The maximum number of tokens of the answer.
+    The maximum number of tokens in the answer.
     """
     messages: list[MessageInput]
     """
@@ -6291,20 +8655,20 @@ class MessageRequest(TypedDict):
     """
     thinking: NotRequired[Optional[MessageThinking]]
     """
-    Whether the model reasons before it answers. Without it, the answer has no `thinking`
+    Whether the model reasons before it answers. If omitted, the answer has no `thinking`
     blocks.
     """
     output_config: NotRequired[Optional[MessageOutputConfig]]
     """
-    The form of the answer, and the effort of its reasoning.
+    The format of the answer, and the reasoning effort.
     """
     output_format: NotRequired[Optional[MessageOutputFormat]]
     """
-    The older place of `output_config.format`.
+    The former name of `output_config.format`.
     """
     cache_control: NotRequired[Optional[JsonObject]]
     """
-    Accepted and ignored: the servers of models cache prompts by themselves.
+    Accepted and ignored: model servers cache prompts automatically.
     """
     service_tier: NotRequired[Optional[str]]
     """
