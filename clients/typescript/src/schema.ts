@@ -10035,6 +10035,8 @@ export interface operations {
                 cursor?: string;
                 /** @description Only files with this purpose */
                 purpose?: string;
+                /** @description The ID of the last file of the previous page, instead of `cursor` */
+                after?: string;
             };
             header?: never;
             path?: never;

@@ -3,15 +3,17 @@
 use hyper::StatusCode;
 
 use super::context::Grant;
-use super::doc::{CURSOR, Doc, Kind, Param, ResponseDoc};
+use super::doc::{CURSOR, Doc, ErrorForm, Kind, Param, ResponseDoc};
 use super::{Context, Services, cursor};
 use orrery_domain::file::{self as domain, Upload};
 use orrery_domain::ids::FileId;
 use orrery_http::{Response, response};
-use orrery_wire::file::{File, List, OpenAiList, Usage};
+use orrery_wire::file::{Deleted, File, List, OpenAiList, Usage};
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
+/// The largest `limit` of OpenAI's API; a page still has at most [`LIMIT_MAX`] files.
+const OPEN_AI_LIMIT_MAX: u64 = 10_000;
 
 const NO_FILE: ResponseDoc = ResponseDoc::error(404, "File not found");
 
@@ -20,6 +22,11 @@ pub(crate) const LIST: Doc = Doc {
         Param::limit(LIMIT_MAX, LIMIT_DEFAULT),
         CURSOR,
         Param::new("purpose", Kind::Text, "Only files with this purpose"),
+        Param::new(
+            "after",
+            Kind::Text,
+            "The ID of the last file of the previous page, instead of `cursor`",
+        ),
     ],
     responses: &[ResponseDoc::json::<List>(200, "The files, newest first")],
     description: "Returns a page of the organization's files: uploads, pending uploads, and files \
@@ -33,14 +40,20 @@ pub(crate) const LIST: Doc = Doc {
 pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
     let grant = context.grant()?;
     let organization = grant.organization;
-    let limit = context.request.query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?;
-    let purpose = context.request.query.get("purpose").filter(|purpose| !purpose.is_empty());
+    let query = &context.request.query;
+    let is_below_open_ai = context.form == ErrorForm::OpenAiOnly;
+    let largest = if is_below_open_ai { OPEN_AI_LIMIT_MAX } else { LIMIT_MAX };
+    let limit = query.number("limit", 1..=largest, LIMIT_DEFAULT)?.min(LIMIT_MAX);
+    let purpose = query.get("purpose").filter(|purpose| !purpose.is_empty());
     let asked = format!("files {organization} {limit} {}", purpose.unwrap_or_default());
-    let after = cursor::read(&context, &asked)?;
+    let after = match query.get("after").filter(|after| !after.is_empty()) {
+        Some(after) => Some(after.parse().map_err(|_no_id| missing())?),
+        None => cursor::read(&context, &asked)?,
+    };
     let services = &context.services;
     let listed = services.files.list(organization, purpose, after, usize::try_from(limit)?).await?;
     let files: Vec<File> = listed.files.iter().map(|file| view(services, file, &grant)).collect();
-    let data = purpose.map(|_| files.clone());
+    let data = (is_below_open_ai || purpose.is_some()).then(|| files.clone());
     let body = List {
         open_ai: data.map(|data| OpenAiList { object: "list", data }),
         files,
@@ -94,10 +107,14 @@ pub(crate) const DELETE: Doc = Doc {
 /// `DELETE /v1/files/{id}`
 pub(crate) async fn delete(context: Context) -> Result<Response, crate::Error> {
     let organization = context.caller()?.organization;
-    let id = context.request.param("id").parse();
+    let id = context.request.param("id").parse::<FileId>();
     let id = id.map_err(|_no_id| crate::Error::bad_request("the file id must be a UUID"))?;
     if !context.services.files.delete(organization, id).await? {
         return Err(missing());
+    }
+    if context.form == ErrorForm::OpenAiOnly {
+        let body = Deleted { id, object: "file", deleted: true };
+        return Ok(response::json(StatusCode::OK, &body));
     }
     Ok(response::empty(StatusCode::NO_CONTENT))
 }

@@ -119,6 +119,18 @@ pub struct List {
     pub next_cursor: Option<String>,
 }
 
+/// A deleted file in OpenAI's format.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "OpenAiFileDeleted")]
+pub struct Deleted {
+    /// The ID of the file.
+    pub id: FileId,
+    /// The object type: always `file`.
+    pub object: &'static str,
+    /// Always true.
+    pub deleted: bool,
+}
+
 /// The fields of a list in OpenAI's format.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "OpenAiFileList")]
