@@ -114,7 +114,8 @@ fn compare(setup: &Setup, world: &World, seen: &[Seen], moment: u64) {
     println!("{}: {there} acknowledged, {ended} of them ended, all there", shown(moment));
 }
 
-/// Creates predictions and files with many concurrent clients, and polls each until it ends.
+/// Creates predictions and files with many concurrent clients, and polls each prediction until it
+/// ends.
 fn load(world: &mut World, total: u64) -> Vec<Seen> {
     let turns = Arc::new(AtomicU64::new(0));
     let seen = Arc::<Mutex<Vec<Seen>>>::default();

@@ -4409,7 +4409,7 @@ export interface components {
         BatchCounts: {
             /**
              * Format: uint64
-             * @description All lines. 0 until they have been counted.
+             * @description The number of all lines. 0 until they have been counted.
              */
             total: number;
             /**

@@ -33,7 +33,7 @@ pub(crate) async fn write(services: &Services, request: &Request) -> Result<Byte
     Ok(body.map_err(crate::Error::internal)?.into())
 }
 
-/// Returns the ID of an answer's call in the history.
+/// Returns the ID of the call, in the history, that produced an answer.
 pub(crate) fn execution_of(answer: &Response) -> Option<&str> {
     answer.headers().get(X_EXECUTION_ID)?.to_str().ok()
 }

@@ -60,7 +60,7 @@ pub(crate) async fn put_organization(mut context: Context) -> Result<Response, c
 }
 
 const TWICE: ResponseDoc =
-    ResponseDoc::error(409, "Several resources have this name, or there are too many");
+    ResponseDoc::error(409, "Several resources have this name, or there are too many resources");
 
 pub(crate) const PUT_KEY: Doc = Doc {
     request: Some(RequestDoc::optional_json::<NamedKey>()),
@@ -154,7 +154,7 @@ pub(crate) const PUT_CHAIN: Doc = Doc {
     responses: &[
         ResponseDoc::json::<Chain>(200, "The chain existed"),
         ResponseDoc::json::<Chain>(201, "The chain was created"),
-        ResponseDoc::error(409, "The chain was changed concurrently, or there are too many"),
+        ResponseDoc::error(409, "The chain was changed concurrently, or there are too many chains"),
     ],
     description: "Creates the chain with this name for `model`, or replaces the whole existing \
                   chain. Repeating the request changes nothing.",

@@ -186,7 +186,7 @@ pub struct Settings {
     pub admin_api: bool,
     /// Whether billing is enabled.
     pub billing_enabled: bool,
-    /// The API key that requests from this machine use on Ollama's host without sending one.
+    /// The API key of requests to Ollama's host that come from this machine and send no key.
     pub local_key: Option<KeyId>,
     pub hosts: Vec<HostAddress>,
     /// Names of this machine, in addition to the names in the hosts' URLs.

@@ -1,6 +1,6 @@
-//! The APIs of OpenAI and Anthropic on the base host: the paths that belong to them, which OpenAI's
-//! clients also find below `/openai`, the format of their errors, and what is there instead of what
-//! is not served.
+//! The APIs of OpenAI and Anthropic on the base host: their paths (OpenAI's are also served below
+//! `/openai`), the format of their errors, and the routes that errors suggest instead of paths that
+//! are not served.
 //!
 //! A route belongs to a vendor's API by its path alone, so a new row of [`ROUTES`] needs nothing
 //! else.

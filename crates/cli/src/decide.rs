@@ -21,7 +21,7 @@ const BAR_WIDTH: u32 = 20;
 /// Time limit for a response: longer than the service's own time limit.
 const PATIENCE: Duration = Duration::from_secs(660);
 
-/// Ask a chat model typed questions about a state
+/// Ask a chat model questions about a text or JSON value, each with a given type of answer
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Questions:
   'urgent: Is it urgent?'                   yes or no

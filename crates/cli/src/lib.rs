@@ -164,7 +164,7 @@ enum Command {
     Model(model::Command),
     /// Chat with a model in the terminal
     Chat(chat::Chat),
-    /// Ask a chat model typed questions about a state
+    /// Ask a chat model questions about a text or JSON value, each with a given type of answer
     Decide(decide::Decide),
     /// Talk to the agent of the running service
     Agent(agent::Agent),

@@ -44,7 +44,7 @@ pub(super) struct Known {
 /// A new schedule.
 #[derive(Debug, clap::Args)]
 pub(super) struct New {
-    /// When to run: a cron expression with 5 fields, or 6 with seconds first, or such as @daily
+    /// When to run: a cron expression with 5 fields, or with 6 (seconds first), or a shorthand such as @daily
     #[arg(long, value_name = "CRON")]
     cron: String,
     #[command(flatten)]

@@ -33,8 +33,8 @@ const THIS: &str = env!("CARGO_PKG_VERSION");
 /// Rehearse an upgrade of the service to this binary
 #[derive(Debug, clap::Args)]
 pub(super) struct Upgrade {
-    /// Open a copy of the service's data with this binary, check all of it, start on it without
-    /// running any work, and delete it; the service keeps running
+    /// Test this binary on a copy of the service's data: check the whole copy, start a service with
+    /// it that runs no work, and delete the copy; the running service is not interrupted
     #[arg(long, required = true)]
     rehearse: bool,
     /// Rehearse on this backup instead of the running service

@@ -111,7 +111,7 @@ pub struct Hosts {
 pub struct Ollama {
     /// Empty if the host is off.
     pub listen: Vec<SocketAddr>,
-    /// The API key that requests from this machine use without sending one.
+    /// The API key of requests from this machine that send no key.
     pub key_id: Option<KeyId>,
 }
 

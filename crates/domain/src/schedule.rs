@@ -189,7 +189,7 @@ impl Schedule {
         turn
     }
 
-    /// Records the result of starting a firing.
+    /// Records whether a firing could start its execution.
     pub fn note(&mut self, scheduled_for: Timestamp, at: Timestamp, result: RunResult) {
         if let RunResult::Started(execution) = &result {
             self.latest = Some(*execution);

@@ -89,7 +89,7 @@ pub struct View {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "BatchCounts")]
 pub struct Counts {
-    /// All lines. 0 until they have been counted.
+    /// The number of all lines. 0 until they have been counted.
     pub total: u64,
     /// The lines with an answer.
     pub completed: u64,

@@ -1278,7 +1278,7 @@ class BatchCounts(TypedDict):
 
     total: int
     """
-    All lines. 0 until they have been counted.
+    The number of all lines. 0 until they have been counted.
     """
     completed: int
     """

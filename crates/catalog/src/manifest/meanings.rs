@@ -27,7 +27,7 @@ const MEANINGS: &[(&str, &str)] = &[
         "cost.report",
         "A JSON pointer to the cost in US dollars in a response, which replaces the computed cost.",
     ),
-    ("cost.estimate", "A text about the price, for the catalog."),
+    ("cost.estimate", "A note about the price, shown in the catalog."),
     ("cost.per_second", "The price of a second, in US dollars."),
     ("cost.per_million_input_tokens", "The price of a million tokens of input, in US dollars."),
     ("cost.per_million_output_tokens", "The price of a million tokens of output, in US dollars."),

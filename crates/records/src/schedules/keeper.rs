@@ -234,7 +234,7 @@ impl Schedules {
             if !schedule.realign(&calendar, self.clock.now()) {
                 continue;
             }
-            tracing::warn!(schedule = %schedule.id, "clock set back: schedule fires from now on");
+            tracing::warn!(schedule = %schedule.id, "clock set back: next firing computed from the current time");
             let mut commit = Commit::new();
             commit.expect(Expect::Equal(key.clone(), before));
             commit.put(key, &schedule)?;

@@ -275,7 +275,7 @@ async fn log_after_clock_was_set_back(to: &str) -> String {
 #[tokio::test]
 async fn clock_that_is_set_back_is_logged_once() {
     const RESUME: &str = "clock set back: schedules resume once it reaches the previous time";
-    const FROM_NOW: &str = "clock set back: schedule fires from now on";
+    const FROM_NOW: &str = "clock set back: next firing computed from the current time";
     for (to, is_noticed, is_realigned) in [
         ("2026-06-01T12:29:50Z", false, false),
         ("2026-06-01T11:30:00Z", true, false),
