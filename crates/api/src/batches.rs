@@ -7,6 +7,7 @@ use hyper::StatusCode;
 use serde_json::value::RawValue;
 
 use super::doc::{Doc, ErrorForm, Kind, Param, RequestDoc, ResponseDoc};
+use super::files::invalid_after;
 use super::idempotency_key::{self, Creation};
 use super::{Context, Services, responses};
 use orrery_batches::{self as batches, Answered, Answering, Answers, LineRecord, New};
@@ -107,7 +108,9 @@ pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
     let query = &context.request.query;
     let limit = query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?;
     let after = query.get("after").filter(|after| !after.is_empty());
-    let after = after.map(|name| batch::parse_name(name).ok_or_else(missing)).transpose()?;
+    let after = after
+        .map(|name| batch::parse_name(name).ok_or_else(|| invalid_after("batch")))
+        .transpose()?;
     let batches = &context.services.batches;
     let listed = batches.list(organization, after, usize::try_from(limit)?).await?;
     let data: Vec<View> =

@@ -47,7 +47,7 @@ pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
     let purpose = query.get("purpose").filter(|purpose| !purpose.is_empty());
     let asked = format!("files {organization} {limit} {}", purpose.unwrap_or_default());
     let after = match query.get("after").filter(|after| !after.is_empty()) {
-        Some(after) => Some(after.parse().map_err(|_no_id| missing())?),
+        Some(after) => Some(after.parse().map_err(|_no_id| invalid_after("file"))?),
         None => cursor::read(&context, &asked)?,
     };
     let services = &context.services;
@@ -117,6 +117,11 @@ pub(crate) async fn delete(context: Context) -> Result<Response, crate::Error> {
         return Ok(response::json(StatusCode::OK, &body));
     }
     Ok(response::empty(StatusCode::NO_CONTENT))
+}
+
+/// Returns the error for an `after` that is not an ID.
+pub(crate) fn invalid_after(what: &str) -> crate::Error {
+    crate::Error::bad_request(format!("after must be the ID of a {what}"))
 }
 
 pub(crate) fn missing() -> crate::Error {
