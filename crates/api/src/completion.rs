@@ -25,12 +25,17 @@ const EVENT_MAX: usize = 17 * 1024 * 1024;
 /// # Errors
 /// An internal error; the request can always be written.
 pub(crate) async fn write(services: &Services, request: &Request) -> Result<Bytes, crate::Error> {
-    let server = match services.chat.is_own(&request.model).await {
-        true => dialect::ModelServer::Own,
-        false => dialect::ModelServer::Other,
-    };
+    let server = server_of(services, &request.model).await;
     let body = serde_json::to_vec(&dialect::write(request, server));
     Ok(body.map_err(crate::Error::internal)?.into())
+}
+
+/// Returns the kind of server that a model has.
+pub(crate) async fn server_of(services: &Services, model: &str) -> dialect::ModelServer {
+    match services.chat.is_own(model).await {
+        true => dialect::ModelServer::Own,
+        false => dialect::ModelServer::Other,
+    }
 }
 
 /// Returns the ID of the call, in the history, that produced an answer.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::stream;
 use http_body_util::BodyExt as _;
-use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{HeaderMap, StatusCode};
 use orrery_dialects::chat as dialect;
 use orrery_dialects::ollama::{
     Finish, Piece, Read, StreamWriter, is_thinking_hidden, read_chat, read_generate, write_answer,
@@ -22,18 +22,15 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::chat::{self, EXECUTION, X_EXECUTION_ID};
+use super::completion::{self, Came, Incoming};
 use super::doc::{Doc, RequestDoc, ResponseDoc};
 use super::{Context, Services};
 use orrery_domain::chat::Operation;
 use orrery_domain::time::Timestamp;
-use orrery_http::event_stream::EventReader;
 use orrery_http::request::busy;
-use orrery_http::{Body, Response, answers, response, sse};
+use orrery_http::{Response, answers, response, sse};
 use orrery_runtime as runtime;
 
-/// Maximum size of an event of the model's stream, in bytes: the router's own limit, and room for
-/// what it adds.
-const EVENT_MAX: usize = 17 * 1024 * 1024;
 /// The media type of JSON texts in lines.
 const LINES: &str = "application/x-ndjson";
 /// The tag that Ollama's clients add to names without a tag.
@@ -82,10 +79,7 @@ pub(crate) async fn generate(mut context: Context) -> Result<Response, crate::Er
 async fn converse(context: Context, read: Read, shape: Shape) -> Result<Response, crate::Error> {
     let Read { mut request, more } = read;
     request.model = shape.id.clone();
-    let server = match context.services.chat.is_own(&request.model).await {
-        true => dialect::ModelServer::Own,
-        false => dialect::ModelServer::Other,
-    };
+    let server = completion::server_of(&context.services, &request.model).await;
     let mut body = dialect::write(&request, server);
     if let Value::Object(fields) = &mut body {
         fields.extend(more);
@@ -215,24 +209,18 @@ impl Shape {
     }
 
     async fn whole(mut self, answer: Response) -> Result<Response, crate::Error> {
-        let (parts, text) = whole_of(answer).await?;
-        let length = text.len();
         let hides_thinking = self.hides_thinking;
-        let translate = move || write_answer(dialect::read_answer(&text)?, hides_thinking);
-        let translated = answers::parse_aside(length, translate).await;
-        let translated = translated.ok_or_else(|| crate::Error::internal("no translation"))?;
-        let (piece, finish) = translated.map_err(unreadable)?;
+        let translate = move |answer| write_answer(answer, hides_thinking);
+        let (headers, (piece, finish)) = completion::translate(answer, translate).await?;
         // The answer arrived at once, so all of the time counts as the time to write it.
         self.begun = Some(self.started);
-        Ok(with_execution(response::json(StatusCode::OK, &self.last(piece, finish)), &parts))
+        Ok(with_execution(response::json(StatusCode::OK, &self.last(piece, finish)), &headers))
     }
 
     fn stream(self, answer: Response) -> Response {
         let (parts, body) = answer.into_parts();
         let lines = Lines {
-            body,
-            events: EventReader::new(EVENT_MAX),
-            reader: dialect::StreamReader::default(),
+            incoming: Incoming::new(body),
             writer: StreamWriter::new(self.hides_thinking),
             shape: self,
             is_over: false,
@@ -243,7 +231,7 @@ impl Shape {
         });
         let mut answer = sse::stream(lines);
         answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(LINES));
-        with_execution(answer, &parts)
+        with_execution(answer, &parts.headers)
     }
 }
 
@@ -253,8 +241,8 @@ async fn whole_of(answer: Response) -> Result<(hyper::http::response::Parts, Byt
 }
 
 /// Adds the ID of the call in the history.
-fn with_execution(mut answer: Response, of: &hyper::http::response::Parts) -> Response {
-    if let Some(id) = of.headers.get(X_EXECUTION_ID) {
+fn with_execution(mut answer: Response, headers: &HeaderMap) -> Response {
+    if let Some(id) = headers.get(X_EXECUTION_ID) {
         answer.headers_mut().insert(X_EXECUTION_ID, id.clone());
     }
     answer
@@ -268,9 +256,7 @@ fn unreadable(error: impl std::fmt::Display) -> crate::Error {
 /// A stream that is being translated. Dropping it drops the model's stream, which ends the call.
 struct Lines {
     shape: Shape,
-    body: Body,
-    events: EventReader,
-    reader: dialect::StreamReader,
+    incoming: Incoming,
     writer: StreamWriter,
     is_over: bool,
 }
@@ -280,18 +266,19 @@ impl Lines {
     async fn next(&mut self) -> Option<Bytes> {
         while !self.is_over {
             let mut sent = Vec::new();
-            match self.body.frame().await {
-                Some(Ok(frame)) => {
-                    if let Ok(piece) = frame.into_data() {
-                        self.events.push(&piece);
-                        if let Err(message) = self.translate(&mut sent) {
-                            self.fail(&message, &mut sent);
-                        }
-                    }
+            let mut piece = Piece::default();
+            let mut next = Some(self.incoming.next(runtime::monotonic_now()).await);
+            // Parts that arrive together become one line.
+            while let Some(came) = next {
+                if let Err(message) = self.translate(came, &mut piece, &mut sent) {
+                    piece = Piece::default();
+                    self.fail(&message, &mut sent);
                 }
-                Some(Err(_)) | None => {
-                    self.fail("the stream ended before the answer was complete", &mut sent);
-                }
+                next = if self.is_over { None } else { self.incoming.ready() };
+            }
+            if !piece.is_empty() {
+                self.shape.begun.get_or_insert_with(runtime::monotonic_now);
+                add_line(&mut sent, &self.shape.line(piece));
             }
             if !sent.is_empty() {
                 return Some(sent.into());
@@ -300,36 +287,31 @@ impl Lines {
         None
     }
 
-    /// Translates the complete events that have arrived.
-    fn translate(&mut self, sent: &mut Vec<u8>) -> Result<(), String> {
-        let mut piece = Piece::default();
-        while !self.is_over {
-            let event = self.events.next_event().map_err(|too_long| too_long.to_string())?;
-            let Some(event) = event else { break };
-            match event.data.as_deref().map(<[u8]>::trim_ascii) {
-                None | Some(b"") => {}
-                Some(b"[DONE]") => {
-                    if !piece.is_empty() {
-                        add_line(sent, &self.shape.line(std::mem::take(&mut piece)));
-                    }
-                    let (last, finish) = self.writer.finish().map_err(|error| error.to_string())?;
-                    if !last.is_empty() {
-                        add_line(sent, &self.shape.line(last));
-                    }
-                    add_line(sent, &self.shape.last(Piece::default(), finish));
-                    self.is_over = true;
-                }
-                Some(data) => {
-                    let events = self.reader.event(data).map_err(|error| error.to_string())?;
-                    for event in events {
-                        self.writer.event(event, &mut piece)?;
-                    }
+    fn translate(
+        &mut self,
+        came: Came,
+        piece: &mut Piece,
+        sent: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        match came {
+            Came::Silence => {}
+            Came::Events(events) => {
+                for event in events {
+                    self.writer.event(event, piece)?;
                 }
             }
-        }
-        if !piece.is_empty() {
-            self.shape.begun.get_or_insert_with(runtime::monotonic_now);
-            add_line(sent, &self.shape.line(piece));
+            Came::Done => {
+                if !piece.is_empty() {
+                    add_line(sent, &self.shape.line(std::mem::take(piece)));
+                }
+                let (last, finish) = self.writer.finish().map_err(|error| error.to_string())?;
+                if !last.is_empty() {
+                    add_line(sent, &self.shape.line(last));
+                }
+                add_line(sent, &self.shape.last(Piece::default(), finish));
+                self.is_over = true;
+            }
+            Came::Broken(reason) => return Err(reason),
         }
         Ok(())
     }
@@ -361,7 +343,7 @@ pub(crate) async fn embed(mut context: Context) -> Result<Response, crate::Error
     let finish = Finish { reason: "stop", usage };
     let figures = shape.last(Piece::default(), finish).figures.unwrap_or_default();
     let body = Embeddings { model: request.model, embeddings: vectors, figures };
-    Ok(with_execution(response::json(StatusCode::OK, &body), &parts))
+    Ok(with_execution(response::json(StatusCode::OK, &body), &parts.headers))
 }
 
 pub(crate) const EMBEDDINGS: Doc = Doc {
@@ -379,7 +361,7 @@ pub(crate) async fn embeddings(mut context: Context) -> Result<Response, crate::
     let embedding = vectors.into_iter().next();
     let embedding = embedding.ok_or_else(|| unreadable("the model's answer has no vector"))?;
     let body = Embedding { embedding };
-    Ok(with_execution(response::json(StatusCode::OK, &body), &parts))
+    Ok(with_execution(response::json(StatusCode::OK, &body), &parts.headers))
 }
 
 /// Returns the vectors of texts, and the tokens.

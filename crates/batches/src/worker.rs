@@ -261,9 +261,6 @@ impl Batches {
             Err(errors) => (0, errors.clone()),
         };
         let begin = |batch: &mut Batch, now| {
-            if batch.status != Status::Validating {
-                return;
-            }
             batch.total = total;
             if errors.is_empty() {
                 batch.status = Status::InProgress;

@@ -6,7 +6,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::execution::Source;
-use super::file::File;
 use super::ids::{BatchId, ExecutionId, FileId, Id, KeyId, OrganizationId};
 use super::payload::Payload;
 use super::time::Timestamp;
@@ -216,12 +215,6 @@ pub const CONTENT_TYPE: &str = "application/jsonl";
 
 /// The purpose of output files.
 pub const OUTPUT_PURPOSE: &str = "batch_output";
-
-/// Returns whether a file may be the input of a batch, judged by its size.
-#[must_use]
-pub const fn fits(file: &File) -> bool {
-    file.size <= BYTES_MAX
-}
 
 #[cfg(test)]
 mod tests {
