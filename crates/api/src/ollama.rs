@@ -85,8 +85,7 @@ async fn converse(context: Context, read: Read, shape: Shape) -> Result<Response
         fields.extend(more);
     }
     let answer = ask(context, Operation::Chat, &body).await?;
-    let kind = answer.headers().get(CONTENT_TYPE);
-    if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream")) {
+    if completion::is_stream(&answer) {
         return Ok(shape.stream(answer));
     }
     shape.whole(answer).await
