@@ -26,8 +26,8 @@ pub(super) struct Welcome<'a> {
     pub(super) setup_link: Option<&'a str>,
     /// The self-signed certificate authority that clients must trust, if TLS uses one.
     pub(super) authority: Option<&'a Path>,
-    /// The disk space reserved by a first start, and the free space below which new work is
-    /// rejected, both in bytes.
+    /// The size of the file that a first start has allocated as a reserve, and the free space below
+    /// which new work is rejected, both in bytes.
     pub(super) disk: Option<(u64, u64)>,
     pub(super) in_colour: bool,
 }
@@ -40,8 +40,11 @@ pub(super) fn render(welcome: &Welcome<'_>) -> String {
     text.push('\n');
     let data = welcome.data_dir.display().to_string();
     let width = welcome.hosts.iter().map(|(name, _)| name.len()).max().unwrap_or(0).max(9);
+    let url_width = welcome.hosts.iter().map(|(_, url)| url.len()).max().unwrap_or(0);
     for (name, url) in welcome.hosts {
-        line(&mut text, &format!("{name:width$}  {}", paint.accent(url)));
+        let padding = " ".repeat(url_width - url.len());
+        let purpose = paint.faint(purpose_of(name));
+        line(&mut text, &format!("{name:width$}  {}{padding}  {purpose}", paint.accent(url)));
     }
     line(&mut text, &format!("{:width$}  {data}", "data"));
     text.push('\n');
@@ -59,9 +62,10 @@ pub(super) fn render(welcome: &Welcome<'_>) -> String {
         line(
             &mut text,
             &format!(
-                "{} of disk space are reserved; new work is rejected below {} free (limits.disk_reserve).",
+                "New work is rejected when less than {} of the disk is free (limits.disk_reserve); the\n  \
+                 service keeps {} of it in a file, to end its running work on a full disk.",
+                gigabytes(reserve),
                 gigabytes(ballast),
-                gigabytes(reserve)
             ),
         );
     }
@@ -69,6 +73,18 @@ pub(super) fn render(welcome: &Welcome<'_>) -> String {
     line(&mut text, &paint.faint("Ctrl-C stops it; unfinished work resumes at the next start."));
     text.push('\n');
     text
+}
+
+/// Returns what the host with this name serves.
+fn purpose_of(host: &str) -> &'static str {
+    match host {
+        "base" => "models, chat, files, workflows, webhooks",
+        "workflows" => "workflows only",
+        "flows" => "workflows, for clients of an older API",
+        "agent" => "chat with the agent",
+        "dashboard" => "open it in a browser",
+        _ => "",
+    }
 }
 
 fn first_prediction(text: &mut String, welcome: &Welcome<'_>, key: &str, base: &str, paint: Paint) {
