@@ -58,6 +58,7 @@ mod foreign_pages;
 mod history;
 mod hosts;
 mod idempotency;
+mod key_limits;
 mod keys;
 mod limits;
 mod links;

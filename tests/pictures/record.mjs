@@ -24,9 +24,9 @@ const WORKFLOW = `name: Mood
 description: The mood of a page
 definition:
   steps:
-    - {step_id: text, type: model, model: html-to-text, params: {html: "{{inputs.page}}"}}
+    - {step_id: read, type: model, model: html-to-text, params: {html: "{{inputs.page}}"}}
     - {step_id: wait, type: wait, seconds: 5}
-    - {step_id: mood, type: model, model: text-sentiment, params: {text: "{{text.output}}"}}
+    - {step_id: mood, type: model, model: text-sentiment, params: {text: "{{read.output}}"}}
 `;
 const SHOW = "orrery execution show $RUN | jq -c '.step_outputs[] | [.step_id, .status, .completed_at]'";
 // Setup that the picture does not show: a key and a workflow.

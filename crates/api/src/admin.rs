@@ -13,13 +13,16 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::doc::{Doc, ResponseDoc};
-use super::{Context, limits};
+use super::{Context, keys, limits};
 use orrery_catalog::{self as catalog, Catalog};
-use orrery_domain::account::box_owner;
+use orrery_domain::account::{Organization, box_owner};
 use orrery_domain::ids::KeyId;
+use orrery_domain::key_policy::KeyPolicy;
 use orrery_engine::{self as engine, Report};
 use orrery_http::{Response, response, sse};
+use orrery_records::accounts::{self, Accounts};
 use orrery_runtime as runtime;
+use orrery_wire::key_policy::KeyPolicyChange;
 use orrery_wire::member::{ModelLoad, ModelLoads};
 use orrery_wire::operator::{
     Endpoint, Key, Keys, ListedKey, LocalModel, Model, ModelTest, ModelTestEvent, Models, NewKey,
@@ -30,7 +33,7 @@ use orrery_wire::operator::{
 const REPORTS_MAX: usize = 256;
 
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[schemars(deny_unknown_fields)]
 struct KeyRequest {
     name: String,
     /// Whether to create an admin key, which belongs to no organization.
@@ -39,6 +42,8 @@ struct KeyRequest {
     organization: Option<String>,
     expires_in_seconds: Option<u64>,
     created_by: String,
+    #[serde(flatten)]
+    policy: KeyPolicyChange,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -65,9 +70,11 @@ pub(crate) async fn create_key(mut context: Context) -> Result<Response, crate::
         return Ok(response::json(StatusCode::CREATED, &body));
     }
     let organization = accounts.organization_or_default(new.organization.as_deref()).await?;
-    let span = new.expires_in_seconds.map(Duration::from_secs);
+    let expires_at = accounts.expiry(new.expires_in_seconds.map(Duration::from_secs))?;
+    let policy = new.policy.apply(KeyPolicy::default())?;
+    let (owner, by) = (organization.id, new.created_by.as_str());
     let (key, full) =
-        accounts.create_key(organization.id, &new.name, &new.created_by, span).await?;
+        accounts.create_key_with(owner, &new.name, by, expires_at, policy).await?;
     let body = NewKey { described: Key::of(&key, &organization), key: full };
     Ok(response::json(StatusCode::CREATED, &body))
 }
@@ -80,40 +87,80 @@ pub(crate) async fn list_keys(context: Context) -> Result<Response, crate::Error
     let accounts = &context.services.accounts;
     // Flush buffered uses first, so that the response includes them.
     accounts.write_uses().await?;
-    let mut keys = Vec::new();
+    let mut listed = Vec::new();
     for organization in context.named_organizations().await? {
         let of_one = accounts.keys(organization.id).await?;
         let uses = accounts.last_uses(organization.id, of_one.iter().map(|key| key.id)).await?;
         for (key, last_use) in of_one.iter().zip(uses) {
-            keys.push(ListedKey::of(key, &organization, last_use));
+            let policy = keys::policy_of(&context.services, key).await?;
+            listed.push(ListedKey::of(key, &organization, last_use, policy));
         }
     }
     if context.request.query.get("organization").is_none() {
         let of_box = accounts.keys(box_owner()).await?;
         let uses = accounts.last_uses(box_owner(), of_box.iter().map(|key| key.id)).await?;
         for (key, last_use) in of_box.iter().zip(uses) {
-            keys.push(ListedKey::of_admin(key, last_use));
+            listed.push(ListedKey::of_admin(key, last_use));
         }
     }
-    Ok(response::json(StatusCode::OK, &Keys { keys }))
+    Ok(response::json(StatusCode::OK, &Keys { keys: listed }))
+}
+
+pub(crate) const CHANGE_KEY: Doc = Doc::new("admin", "admin_update_key", "Update an API key");
+
+/// `PUT /admin/keys/{id}`: omitted fields keep their value.
+pub(crate) async fn change_key(mut context: Context) -> Result<Response, crate::Error> {
+    let id = keys::id_in_path(&context)?;
+    let change: KeyPolicyChange = context.request.json().await?;
+    let accounts = context.services.accounts.by(context.actor());
+    let owner = owner_of(&accounts, id).await?;
+    let key = keys::change_policy(&accounts, owner.id, id, change).await?;
+    let policy = keys::policy_of(&context.services, &key).await?;
+    Ok(response::json(StatusCode::OK, &ListedKey::of(&key, &owner, None, policy)))
+}
+
+pub(crate) const ROTATE_KEY: Doc = Doc::new("admin", "admin_rotate_key", "Rotate an API key");
+
+/// `POST /admin/keys/{id}/rotate`
+pub(crate) async fn rotate_key(mut context: Context) -> Result<Response, crate::Error> {
+    let id = keys::id_in_path(&context)?;
+    let grace = keys::grace(&mut context).await?;
+    let accounts = context.services.accounts.by(context.actor());
+    let owner = owner_of(&accounts, id).await?;
+    let (key, full) = accounts.rotate_key(owner.id, id, grace).await?;
+    let body = NewKey { described: Key::of(&key, &owner), key: full };
+    Ok(response::json(StatusCode::OK, &body))
+}
+
+/// Returns the organization of a key.
+///
+/// # Errors
+/// 404 for an unknown key and for an admin key, which has no limits; 503 when the store cannot be
+/// read.
+async fn owner_of(accounts: &Accounts, id: KeyId) -> Result<Organization, crate::Error> {
+    for organization in accounts.organizations().await? {
+        if accounts.key(organization.id, id).await?.is_some() {
+            return Ok(organization);
+        }
+    }
+    Err(accounts::Error::NoKey.into())
 }
 
 pub(crate) const DELETE_KEY: Doc = Doc::new("admin", "admin_delete_key", "Delete an API key");
 
 /// `DELETE /admin/keys/{id}`
 pub(crate) async fn delete_key(context: Context) -> Result<Response, crate::Error> {
-    let missing = || crate::Error::not_found("key not found");
-    let id: KeyId = context.request.param("id").parse().map_err(|_no_id| missing())?;
+    let id = keys::id_in_path(&context)?;
     let accounts = &context.services.accounts.by(context.actor());
     let owners = accounts.organizations().await?.into_iter().map(|one| one.id);
     for owner in owners.chain([box_owner()]) {
         match accounts.delete_key(owner, id).await {
             Ok(()) => return Ok(response::empty(StatusCode::NO_CONTENT)),
-            Err(orrery_records::accounts::Error::NoKey) => {}
+            Err(accounts::Error::NoKey) => {}
             Err(error) => return Err(error.into()),
         }
     }
-    Err(missing())
+    Err(accounts::Error::NoKey.into())
 }
 
 pub(crate) const CREATE_ORGANIZATION: Doc =

@@ -17,8 +17,8 @@ use super::models::ANTHROPIC_VERSION;
 use super::request_metrics::RequestMetrics;
 use super::vendors::OPEN_AI;
 use super::{
-    Access, BodyLimit, Context, MOUNTED, ROUTES, Role, Route, Services, access, elsewhere, unknown,
-    vendors,
+    Access, BodyLimit, Context, MOUNTED, ROUTES, Role, Route, Services, access, elsewhere, scopes,
+    unknown, vendors,
 };
 use crate::static_files as dashboard;
 use orrery_domain::ids::OrganizationId;
@@ -396,6 +396,7 @@ impl Host {
         let principal =
             access::acting_for(&self.services, route, access, &request, principal).await?;
         access::check_rate_limit(&self.services, route.rate, &principal)?;
+        let admitted = scopes::admit(&self.services, route, &request, &principal).await?;
         if !route.method.is_safe() {
             self.wait_for_start().await;
         }
@@ -418,6 +419,10 @@ impl Host {
         let by = path.map(|path| (path, context.actor(), context.organization().ok()));
         let organization = context.organization().ok();
         let answer = turns::on_behalf_of(organization, (route.handler)(context)).await;
+        let answer = match admitted {
+            Some(admitted) => admitted.end(answer),
+            None => answer,
+        };
         if let (Err(error), Some((path, actor, organization))) = (&answer, by)
             && !route.method.is_safe()
         {

@@ -18,6 +18,7 @@ use orrery_records::accounts;
 use orrery_records::chains;
 use orrery_records::files;
 use orrery_records::idempotency;
+use orrery_records::key_policies::Refused;
 use orrery_records::members;
 use orrery_records::schedules;
 use orrery_records::secrets;
@@ -29,6 +30,8 @@ use orrery_workflows as workflows;
 
 /// Retry delay for a full queue. The time until a queue has room depends on the model.
 const QUEUE_RETRY: Duration = Duration::from_secs(5);
+/// Retry delay for a key with too many requests in flight, which end at an unknown time.
+const PARALLEL_RETRY: Duration = Duration::from_secs(1);
 /// Retry delay for an exhausted storage quota. By then, some files may have expired.
 const STORAGE_RETRY: Duration = Duration::from_secs(60);
 /// Retry delay for too many pending uploads. By then, the pending uploads have expired.
@@ -77,6 +80,10 @@ impl From<engine::Error> for Error {
                     },
                 )
             }
+            engine::Error::OverBudget(over) => {
+                Self::status(StatusCode::PAYMENT_REQUIRED, over.to_string())
+            }
+            engine::Error::Refused(refused) => refused.into(),
             engine::Error::Failing { .. } => Self::unavailable(error.to_string()),
             engine::Error::NotFound => Self::not_found("execution not found"),
             engine::Error::AlreadyEnded(_)
@@ -91,6 +98,22 @@ impl From<engine::Error> for Error {
             engine::Error::Stopping => {
                 Self::unavailable("the service is shutting down; try again in a moment")
             }
+        }
+    }
+}
+
+impl From<Refused> for Error {
+    fn from(refused: Refused) -> Self {
+        let message = refused.to_string();
+        match refused {
+            Refused::Blocked | Refused::Scope(_) | Refused::Model(_) => {
+                Self::status(StatusCode::FORBIDDEN, message)
+            }
+            Refused::Requests { wait, .. } | Refused::Tokens { wait, .. } => {
+                Self::too_many(message, wait)
+            }
+            Refused::Parallel(_) => Self::too_many(message, PARALLEL_RETRY),
+            Refused::TooManyTokens { .. } => Self::bad_request(message),
         }
     }
 }
@@ -114,6 +137,8 @@ impl From<accounts::Error> for Error {
         match error {
             accounts::Error::InvalidName
             | accounts::Error::InvalidKeyName
+            | accounts::Error::Policy(_)
+            | accounts::Error::Grace
             | accounts::Error::InvalidExpiry => Self::bad_request(error.to_string()),
             accounts::Error::Exists(_) | accounts::Error::DefaultStays => {
                 Self::conflict(error.to_string())

@@ -10,9 +10,10 @@ use hyper::StatusCode;
 use super::body::form;
 use super::doc::{Doc, Kind, Param, RequestDoc, ResponseDoc};
 use super::links::new_link;
-use super::{Context, chains, limits, secrets};
+use super::{Context, chains, keys, limits, secrets};
 use orrery_domain::account::ApiKey;
 use orrery_domain::chain::Entry;
+use orrery_domain::key_policy::KeyPolicy;
 use orrery_domain::money::Usd;
 use orrery_domain::time::Timestamp;
 use orrery_http::{Response, response};
@@ -72,19 +73,20 @@ pub(crate) const PUT_KEY: Doc = Doc {
         ),
         TWICE,
     ],
-    description: "Creates an API key with this name, or returns the existing one (200) without its \
-                  text. Only the 201 response contains the full key: if it is lost, delete the key \
+    description: "Creates an API key with this name, or replaces the expiry and the limits of the \
+                  existing one (200), whose text stays. Only the 201 response contains the full key: if it is lost, delete the key \
                   and create another. Several keys with the name return 409.",
     ..Doc::new("keys", "put_key", "Create an API key with this name")
 };
 
 /// `PUT /admin/v1/organizations/{organization}/keys/{name}`
 pub(crate) async fn put_key(mut context: Context) -> Result<Response, crate::Error> {
-    let NamedKey { expires_at } = match context.request.has_body() {
+    let NamedKey { expires_at, policy } = match context.request.has_body() {
         true => context.request.json().await?,
         false => NamedKey::default(),
     };
     let expires_at = expires_at.map(Timestamp::from);
+    let policy = policy.apply(KeyPolicy::default())?;
     let organization = context.organization()?;
     let actor = context.actor();
     let services = &context.services;
@@ -92,18 +94,41 @@ pub(crate) async fn put_key(mut context: Context) -> Result<Response, crate::Err
     let _one_of_a_name = services.naming.lock().await;
     let Some(found) = key_of(&context).await? else {
         let name = context.request.param("name");
-        let made = accounts.create_key_until(organization, name, actor.who(), expires_at).await;
+        let made =
+            accounts.create_key_with(organization, name, actor.who(), expires_at, policy).await;
         let (key, full) = made?;
-        let body = NewKey { described: Key::of(&key, None), key: full };
+        let body = NewKey { described: keys::described(services, &key).await?, key: full };
         return Ok(response::json(StatusCode::CREATED, &body));
     };
-    let key = match found.expires_at == expires_at {
-        true => found,
-        false => accounts.change_expiry(organization, found.id, expires_at).await?,
+    let replace = move |key: &mut ApiKey| {
+        key.expires_at = expires_at;
+        key.policy = policy;
     };
-    let uses = accounts.last_uses(organization, std::iter::once(key.id)).await?;
-    let last_use = uses.into_iter().next().flatten();
-    Ok(response::json(StatusCode::OK, &Key::of(&key, last_use)))
+    let key = accounts.change_key(organization, found.id, replace).await?;
+    Ok(response::json(StatusCode::OK, &keys::described(services, &key).await?))
+}
+
+pub(crate) const ROTATE_KEY: Doc = Doc {
+    responses: &[
+        ResponseDoc::json::<NewKey>(200, "The key with its new text, which is shown only here"),
+        ResponseDoc::error(404, "Key not found"),
+        TWICE,
+    ],
+    description: "Gives the key with this name a new text. Its ID, limits and history stay. The \
+                  previous text works until the grace period ends, by default not at all.",
+    id: "rotate_named_key",
+    summary: "Rotate an API key by name",
+    ..keys::ROTATE
+};
+
+/// `POST /admin/v1/organizations/{organization}/keys/{name}/rotate`
+pub(crate) async fn rotate_key(mut context: Context) -> Result<Response, crate::Error> {
+    let grace = keys::grace(&mut context).await?;
+    let key = key_of(&context).await?.ok_or(accounts::Error::NoKey)?;
+    let accounts = context.services.accounts.by(context.actor());
+    let (key, full) = accounts.rotate_key(context.organization()?, key.id, grace).await?;
+    let body = NewKey { described: keys::described(&context.services, &key).await?, key: full };
+    Ok(response::json(StatusCode::OK, &body))
 }
 
 pub(crate) const DELETE_KEY: Doc = Doc {

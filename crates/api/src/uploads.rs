@@ -62,6 +62,7 @@ pub(crate) async fn presign(mut context: Context) -> Result<Response, crate::Err
         sha256: sha256.and_then(|text| Digest::parse(&text.to_ascii_lowercase())),
         size,
         keep: keep(&retention),
+        key: Some(grant.key),
         purpose: None,
         content_type,
     };
@@ -172,7 +173,7 @@ async fn take_form(context: Context) -> Result<wire::file::File, crate::Error> {
     let bare = format!("--{boundary}\n").into_bytes();
     let form = pieces(context.request, failure.clone(), head.clone(), bare);
     let mut form = Multipart::new(form, boundary);
-    let mut announced = Announced::default();
+    let mut announced = Announced { key: Some(grant.key), ..Announced::default() };
     let mut received: Option<Receiving> = None;
     while let Some(mut field) = form.next_field().await.map_err(|error| failure.of(&error))? {
         head.ended();

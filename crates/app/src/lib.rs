@@ -134,7 +134,7 @@ fn open(
     let guarded = Client::guarded(policy.clone());
     let doors = servers::Doors { client: guarded.with_share(places::Share::Tools), guard };
     let workflows = open_workflows(&kept, &catalog);
-    let billing = Billing::new(kept.store.clone(), kept.clock.clone());
+    let billing = kept.billing();
     let (outbox, engine) =
         open_engine(config, work, &kept, guarded, &billing, &catalog, &workflows);
     let Kept { store, clock, sealer, accounts, signed_urls, files } = kept;
@@ -277,6 +277,12 @@ struct Kept {
     files: Files,
 }
 
+impl Kept {
+    fn billing(&self) -> Billing {
+        Billing::new(self.store.clone(), self.clock.clone(), self.accounts.policies().clone())
+    }
+}
+
 fn open_kept(
     config: &Config,
     clock: Clock,
@@ -414,6 +420,7 @@ async fn bring_up(
     }
     services.outbox.endpoints().load().await?;
     services.accounts.load_limits().await?;
+    services.accounts.load_policies().await?;
     services.secrets.check_key().await?;
     let started: PayloadId = new_id();
     let certificates = certificates(config, &clock)?;
@@ -547,11 +554,16 @@ fn take_groups() -> Option<Arc<Groups>> {
             );
             Some(Arc::new(groups))
         }
-        Err(reason) => {
+        Err(reason) if std::env::var_os("INVOCATION_ID").is_some() => {
             tracing::info!(
                 %reason,
-                "no control groups: models' programs only have limits per process; run as a systemd service to enable control groups"
+                "no control groups: models' programs only have limits per process; set Delegate=yes in the unit"
             );
+            None
+        }
+        // Only systemd delegates control groups.
+        Err(reason) => {
+            tracing::debug!(%reason, "no control groups");
             None
         }
     }

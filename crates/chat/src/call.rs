@@ -31,7 +31,7 @@ use orrery_domain::time::Timestamp;
 use orrery_domain::trace::{self, Trace};
 use orrery_engine::{self as engine, EndedCall, ModelPermit};
 use orrery_http::budget::Lease;
-use orrery_records::billing::{Price, Reservation};
+use orrery_records::billing::{Payer, Price, Reservation};
 use orrery_runners::openai::stream_options::{Refusal, StreamOptions, ask_with_options};
 use orrery_runtime::{self as runtime, new_id, turns};
 use orrery_storage::Commit;
@@ -80,7 +80,7 @@ pub(super) struct Call {
     caller: Caller,
     created_at: Timestamp,
     reservation: Option<Reservation>,
-    in_flight: Option<InFlight>,
+    in_flight: InFlight,
     /// `None` for a call whose client waits for the answer.
     deferred: Option<Deferred>,
     /// The request's body, which counts toward the budget while it is in memory.
@@ -236,10 +236,13 @@ impl Chat {
         let candidates = inner.route(organization, &request, alias.as_deref()).await?;
         let tokens = candidates.iter().map(|one| one.allowance(&request).tokens().total());
         let tokens = tokens.max().unwrap_or(0);
+        if let Some(first) = candidates.first() {
+            inner.check_model(key, &request.model, &first.name)?;
+        }
         let in_flight = inner.tokens.admit(organization, key, tokens).await?;
         let keeps = inner.options.keep_content;
         let price = dearest(&candidates, &request);
-        let reservation = inner.engine.admit_call(organization, price, keeps).await?;
+        let reservation = inner.engine.admit_call(Payer { organization, key }, price, keeps).await?;
         let call = Call {
             id,
             trace,
@@ -485,7 +488,8 @@ impl Call {
         self.inner.tokens.count(&mut beside, organization, key, came.tokens.total());
         let in_flight = self.in_flight;
         let reservation = self.reservation;
-        beside.after_durable(move || drop(in_flight));
+        let used = came.tokens.total();
+        beside.after_durable(move || in_flight.settle(used));
         let ended = EndedCall { execution, output: came.content, beside, reservation };
         match self.deferred {
             Some(deferred) => {

@@ -27,7 +27,7 @@ use orrery_domain::trace;
 use orrery_engine::{self as engine, EndedCall};
 use orrery_http::answers;
 use orrery_http::budget::Lease;
-use orrery_records::billing::{Price, Reservation};
+use orrery_records::billing::{Payer, Price, Reservation};
 use orrery_runners::llm::SCORE;
 use orrery_runners::openai::answer;
 use orrery_runners::openai::failure::{broken, misunderstood};
@@ -55,7 +55,7 @@ pub struct Completion {
 /// The reservation of admitted work. Dropping it releases the reservation.
 #[derive(Debug, Default)]
 pub struct Admission {
-    in_flight: Option<InFlight>,
+    in_flight: InFlight,
     reservations: Vec<Reservation>,
 }
 
@@ -100,7 +100,9 @@ impl Chat {
         price: Price,
     ) -> Result<(), Error> {
         let keeps = self.keeps_content();
-        let held = self.inner.engine.admit_call(caller.organization, price, keeps).await?;
+        let Caller { organization, key, .. } = caller;
+        let payer = Payer { organization, key };
+        let held = self.inner.engine.admit_call(payer, price, keeps).await?;
         admission.reservations.extend(held);
         Ok(())
     }
@@ -132,7 +134,11 @@ impl Chat {
         let key = execution.key;
         self.inner.tokens.count(&mut beside, organization, key, tokens.total());
         let Admission { in_flight, reservations } = admission;
-        beside.after_durable(move || drop((in_flight, reservations)));
+        let used = tokens.total();
+        beside.after_durable(move || {
+            in_flight.settle(used);
+            drop(reservations);
+        });
         let ended = EndedCall { execution, output, beside, reservation: None };
         self.inner.engine.record_call(ended).await
     }

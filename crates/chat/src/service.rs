@@ -7,9 +7,11 @@ use std::time::Duration;
 use hyper::header::HeaderValue;
 
 use super::aliases::Aliases;
+use super::error::Error;
 use super::models::UpstreamModels;
 use super::tokens::TokenBudgets;
 use orrery_catalog::Catalog;
+use orrery_domain::ids::KeyId;
 use orrery_domain::model::Pricing;
 use orrery_engine::Engine;
 use orrery_http::client::Client;
@@ -82,6 +84,16 @@ pub(super) struct Inner {
     pub(super) aliases: Aliases,
 }
 
+impl Inner {
+    /// [`Chat::check_model`].
+    pub(super) fn check_model(&self, key: KeyId, asked: &str, named: &str) -> Result<(), Error> {
+        let policies = self.engine.policies();
+        let checked = policies.check_model(key, asked);
+        let checked = checked.or_else(|refused| policies.check_model(key, named).or(Err(refused)));
+        Ok(checked.map_err(orrery_engine::Error::from)?)
+    }
+}
+
 /// The chat router; clones share the same state.
 #[derive(Debug, Clone)]
 pub struct Chat {
@@ -93,7 +105,8 @@ impl Chat {
     #[must_use]
     pub fn new(dependencies: Dependencies, options: Options) -> Self {
         let Dependencies { store, clock, tasks, catalog, chains, engine, client } = dependencies;
-        let tokens = TokenBudgets::new(store, clock.clone(), options.tokens_per_day);
+        let policies = engine.policies().clone();
+        let tokens = TokenBudgets::new(store, clock.clone(), policies, options.tokens_per_day);
         let upstream_models = UpstreamModels::default();
         let aliases = Aliases::of(&options.aliases);
         Self {
@@ -111,6 +124,14 @@ impl Chat {
                 aliases,
             }),
         }
+    }
+
+    /// Checks that a key may use the model `asked`, which stands for the model `named`.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] if it may use neither.
+    pub(super) fn check_model(&self, key: KeyId, asked: &str, named: &str) -> Result<(), Error> {
+        self.inner.check_model(key, asked, named)
     }
 
     /// Returns the fee as a fraction of the price.

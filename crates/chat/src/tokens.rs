@@ -1,6 +1,9 @@
 //! The daily token budgets of API keys (`limits.tokens_per_day`): the tokens that each key has used
 //! since midnight UTC. The counters are stored on disk and updated in the commit of each call.
 //!
+//! A key's own limit of tokens per minute (`tpm_limit`) is taken from the key's bucket when the call is
+//! admitted, and settled with the used tokens when the call ends.
+//!
 //! A call is admitted if the tokens already used and the maximum tokens of all calls in flight fit
 //! in the budget. A call in progress is never cut off, so a day's usage exceeds the budget by at
 //! most one call.
@@ -11,6 +14,7 @@ use std::time::Duration;
 
 use super::error::Error;
 use orrery_domain::ids::{KeyId, OrganizationId};
+use orrery_records::key_policies;
 use orrery_runtime::Clock;
 use orrery_storage::{self as storage, Commit, Key, Page, Store, Table};
 
@@ -26,14 +30,31 @@ const BATCHES_MAX: usize = 10_000;
 pub(crate) struct TokenBudgets {
     store: Store,
     clock: Clock,
+    policies: key_policies::Handle,
     /// Tokens per day. With `None` there is no limit, and tokens are not counted.
     limit: Option<u64>,
     in_flight: Arc<Mutex<HashMap<KeyId, u64>>>,
 }
 
 /// The maximum tokens of a call, counted as in flight until this value is dropped.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct InFlight {
+    _of_day: Option<OfDay>,
+    of_minute: Option<key_policies::Tokens>,
+}
+
+impl InFlight {
+    /// Ends the call with the tokens that it has used.
+    pub(crate) fn settle(self, used: u64) {
+        if let Some(tokens) = self.of_minute {
+            tokens.settle(used);
+        }
+    }
+}
+
+/// Tokens that count toward a day's budget until this value is dropped.
+#[derive(Debug)]
+struct OfDay {
     budgets: TokenBudgets,
     key: KeyId,
     tokens: u64,
@@ -42,21 +63,37 @@ pub(crate) struct InFlight {
 impl TokenBudgets {
     /// Creates budgets with a limit on tokens per day.
     #[must_use]
-    pub(crate) fn new(store: Store, clock: Clock, limit: Option<u64>) -> Self {
-        Self { store, clock, limit, in_flight: Arc::default() }
+    pub(crate) fn new(
+        store: Store,
+        clock: Clock,
+        policies: key_policies::Handle,
+        limit: Option<u64>,
+    ) -> Self {
+        Self { store, clock, policies, limit, in_flight: Arc::default() }
     }
 
     /// Admits a call that uses at most about `tokens` tokens.
     ///
     /// # Errors
-    /// [`Error::TokensUsedUp`], [`Error::TokensReserved`]; [`Error::Engine`] if the store cannot be
-    /// read.
+    /// [`Error::TokensUsedUp`], [`Error::TokensReserved`]; [`Error::Engine`] if the key's tokens per
+    /// minute do not suffice or the store cannot be read.
     pub(crate) async fn admit(
         &self,
         organization: OrganizationId,
         key: KeyId,
         tokens: u64,
-    ) -> Result<Option<InFlight>, Error> {
+    ) -> Result<InFlight, Error> {
+        let of_minute = self.policies.take_tokens(key, tokens).map_err(orrery_engine::Error::from)?;
+        let _of_day = self.admit_today(organization, key, tokens).await?;
+        Ok(InFlight { _of_day, of_minute })
+    }
+
+    async fn admit_today(
+        &self,
+        organization: OrganizationId,
+        key: KeyId,
+        tokens: u64,
+    ) -> Result<Option<OfDay>, Error> {
         let Some(limit) = self.limit else { return Ok(None) };
         // The call is counted as in flight before the counter is read from disk, so that the second
         // of two concurrent calls includes the first call, and a call that ends between these two
@@ -77,12 +114,12 @@ impl TokenBudgets {
     }
 
     /// Counts a call as in flight, and returns the tokens that were in flight before the call.
-    fn fly(&self, key: KeyId, tokens: u64) -> (u64, InFlight) {
+    fn fly(&self, key: KeyId, tokens: u64) -> (u64, OfDay) {
         let mut in_flight = self.lock();
         let flying = in_flight.entry(key).or_default();
         let before = *flying;
         *flying = before.saturating_add(tokens);
-        (before, InFlight { budgets: self.clone(), key, tokens })
+        (before, OfDay { budgets: self.clone(), key, tokens })
     }
 
     /// Adds the used tokens to the commit of a call.
@@ -137,7 +174,7 @@ impl TokenBudgets {
     }
 }
 
-impl Drop for InFlight {
+impl Drop for OfDay {
     fn drop(&mut self) {
         let mut in_flight = self.budgets.lock();
         let left = in_flight.get(&self.key).copied().unwrap_or(0).saturating_sub(self.tokens);
@@ -160,6 +197,7 @@ mod tests {
 
     use super::*;
     use orrery_domain::time::Timestamp;
+    use orrery_records::key_policies::Handle;
     use orrery_storage::Options;
 
     const NOON: i64 = 20_000 * DAY_SECONDS + DAY_SECONDS / 2;
@@ -174,7 +212,7 @@ mod tests {
         let options = Options { folder: folder.path().to_owned(), inline_bytes: 1024 };
         let store = Store::open(&options).unwrap();
         let clock = Clock::scripted(Timestamp::from_micros(NOON * 1_000_000));
-        let budgets = TokenBudgets::new(store.clone(), clock.clone(), Some(100));
+        let budgets = TokenBudgets::new(store.clone(), clock.clone(), Handle::default(), Some(100));
         let (organization, key) = ids();
         let first = budgets.admit(organization, key, 100).await.unwrap();
         let refused = budgets.admit(organization, key, 1).await.unwrap_err();
@@ -204,7 +242,7 @@ mod tests {
         let options = Options { folder: folder.path().to_owned(), inline_bytes: 1024 };
         let store = Store::open(&options).unwrap();
         let clock = Clock::scripted(Timestamp::from_micros(NOON * 1_000_000));
-        let budgets = TokenBudgets::new(store.clone(), clock, Some(100));
+        let budgets = TokenBudgets::new(store.clone(), clock, Handle::default(), Some(100));
         let (organization, key) = ids();
         let running = budgets.admit(organization, key, 100).await.unwrap();
         let mut second = Box::pin(budgets.admit(organization, key, 1));

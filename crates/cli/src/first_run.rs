@@ -62,8 +62,8 @@ pub(super) fn render(welcome: &Welcome<'_>) -> String {
         line(
             &mut text,
             &format!(
-                "New work is rejected when less than {} of the disk is free (limits.disk_reserve); the\n  \
-                 service keeps {} of it in a file, to end its running work on a full disk.",
+                "New work is rejected when less than {} of the disk is free (limits.disk_reserve). The file\n  \
+                 ballast holds {} of that: it is deleted when the disk is full, to finish running work.",
                 gigabytes(reserve),
                 gigabytes(ballast),
             ),
@@ -97,10 +97,7 @@ fn first_prediction(text: &mut String, welcome: &Welcome<'_>, key: &str, base: &
     line(text, &format!("  {}", paint.accent(key)));
     text.push('\n');
     line(text, &paint.bold("Make a prediction:"));
-    line(text, &format!("  curl -sS{trust} {base}/v1/prediction/ -H {header} -d {body}"));
-    text.push('\n');
-    line(text, &format!("{} (ID is the answer's predictionID)", paint.bold("Read its output:")));
-    line(text, &format!("  curl -sS{trust} '{base}/v1/prediction/ID?wait=10' -H {header}"));
+    line(text, &format!("  curl -sS{trust} {base}/v1/prediction/run -H {header} -d {body}"));
 }
 
 fn line(text: &mut String, content: &str) {
@@ -178,7 +175,7 @@ mod tests {
     fn welcome_quotes_ca_path_for_curl() {
         let text = render(&Welcome { authority: Some(Path::new("/o'r/ca.pem")), ..welcome() });
         assert_eq!(text.matches(r"curl -sS --cacert '/o'\''r/ca.pem' http").count(), 1, "{text}");
-        assert_eq!(text.matches(r"--cacert '/o'\''r/ca.pem'").count(), 2, "{text}");
+        assert_eq!(text.matches(r"--cacert '/o'\''r/ca.pem'").count(), 1, "{text}");
     }
 
     #[test]

@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use anyhow::bail;
 use clap::Subcommand;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::Shape;
 use super::admin::Admin;
+use super::key_policy::{self, KeyPolicyArgs};
 use super::output::{self, Column, Output};
 use orrery_config::Config;
 use orrery_domain::account::DEFAULT_ORGANIZATION;
 use orrery_domain::ids::KeyId;
+use orrery_domain::time::span_text;
 use orrery_wire::Time;
 use orrery_wire::operator::{Keys, NewKey};
 
@@ -35,7 +37,38 @@ pub(super) enum Command {
         #[arg(long, value_name = "TIME", value_parser = super::values::span)]
         expires: Option<Duration>,
         #[command(flatten)]
+        policy: Box<KeyPolicyArgs>,
+        #[command(flatten)]
         shape: Shape,
+    },
+    /// Change what a key may do, from the next request on; `none` removes a restriction
+    Update {
+        /// The id of the key as shown by `orrery key list`, or its name if it is unique
+        #[arg(value_name = "ID_OR_NAME")]
+        key: String,
+        #[command(flatten)]
+        policy: Box<KeyPolicyArgs>,
+    },
+    /// Refuse all requests with a key until it is unblocked
+    Block {
+        /// The id of the key as shown by `orrery key list`, or its name if it is unique
+        #[arg(value_name = "ID_OR_NAME")]
+        key: String,
+    },
+    /// Accept requests with a blocked key again
+    Unblock {
+        /// The id of the key as shown by `orrery key list`, or its name if it is unique
+        #[arg(value_name = "ID_OR_NAME")]
+        key: String,
+    },
+    /// Give a key a new text; its id, limits and history stay
+    Rotate {
+        /// The id of the key as shown by `orrery key list`, or its name if it is unique
+        #[arg(value_name = "ID_OR_NAME")]
+        key: String,
+        /// How long the previous text still works, such as 24h, at most 30d [default: not at all]
+        #[arg(long, value_name = "TIME", value_parser = super::values::span)]
+        grace: Option<Duration>,
     },
     /// List the keys, of one organization or of all
     List {
@@ -55,10 +88,27 @@ pub(super) enum Command {
 pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()> {
     let admin = super::service::admin(config).await?;
     match command {
-        Command::Create { name, org, admin: is_admin, expires, shape } => {
+        Command::Create { name, org, admin: is_admin, expires, policy, shape } => {
             let owner = (!is_admin).then_some(org.as_str());
-            create(&admin, &name, owner, expires, &Output::new(shape.json)).await
+            create(&admin, &name, owner, expires, &policy, &Output::new(shape.json)).await
         }
+        Command::Update { key, policy } => {
+            let mut fields = Map::new();
+            policy.add_to(&mut fields);
+            if fields.is_empty() {
+                bail!("name at least one restriction to change, such as --rpm 60");
+            }
+            change(&admin, &key, fields, "was changed. The change applies to the next request").await
+        }
+        Command::Block { key } => {
+            let fields = Map::from_iter([("blocked".to_owned(), json!(true))]);
+            change(&admin, &key, fields, "is blocked. Requests with it are now rejected").await
+        }
+        Command::Unblock { key } => {
+            let fields = Map::from_iter([("blocked".to_owned(), json!(false))]);
+            change(&admin, &key, fields, "is no longer blocked").await
+        }
+        Command::Rotate { key, grace } => rotate(&admin, &key, grace).await,
         Command::List { org, shape } => {
             list(&admin, org.as_deref(), &Output::new(shape.json)).await
         }
@@ -71,11 +121,37 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
     }
 }
 
+async fn change(
+    admin: &Admin,
+    key: &str,
+    fields: Map<String, Value>,
+    said: &str,
+) -> anyhow::Result<()> {
+    let id = find(admin, key).await?;
+    admin.put(&format!("/admin/keys/{id}"), &Value::Object(fields)).await?;
+    output::note(&format!("Key {id} {said}."));
+    Ok(())
+}
+
+async fn rotate(admin: &Admin, key: &str, grace: Option<Duration>) -> anyhow::Result<()> {
+    let id = find(admin, key).await?;
+    let wanted = json!({"grace_seconds": key_policy::grace(grace)});
+    let path = format!("/admin/keys/{id}/rotate");
+    let made: NewKey = understood(admin.post(&path, &wanted).await?)?;
+    let previous = match grace {
+        Some(grace) => format!("The previous text works for {} more.", span_text(grace)),
+        None => "The previous text no longer works.".to_owned(),
+    };
+    output::note(&format!("Key {id} has a new text, which is printed this once. {previous}"));
+    output::raw(format!("{}\n", made.key).as_bytes())
+}
+
 async fn create(
     admin: &Admin,
     name: &str,
     organization: Option<&str>,
     expires: Option<Duration>,
+    policy: &KeyPolicyArgs,
     output: &Output,
 ) -> anyhow::Result<()> {
     let mut wanted = json!({
@@ -84,8 +160,11 @@ async fn create(
         "admin": organization.is_none(),
         "created_by": creator(),
     });
-    if let (Some(span), Some(fields)) = (expires, wanted.as_object_mut()) {
-        fields.insert("expires_in_seconds".to_owned(), json!(span.as_secs()));
+    if let Some(fields) = wanted.as_object_mut() {
+        policy.add_to(fields);
+        if let Some(span) = expires {
+            fields.insert("expires_in_seconds".to_owned(), json!(span.as_secs()));
+        }
     }
     let created: NewKey = understood(admin.post("/admin/keys", &wanted).await?)?;
     if output.is_json() {
@@ -97,7 +176,7 @@ async fn create(
         false => format!("of organization {}", key.organization),
     };
     output::note(&format!(
-        "Key {} ({}) {owner}, valid {}. It is shown only once.",
+        "Key {} ({}) {owner}, valid {}. Its text is printed this once.",
         key.id,
         key.name,
         key.expires_at.map_or("until it is deleted".to_owned(), |at| format!("until {at}")),
@@ -113,8 +192,18 @@ async fn list(admin: &Admin, organization: Option<&str>, output: &Output) -> any
         format!("/admin/keys?{query}")
     });
     let answer: Keys = understood(admin.get(&path).await?)?;
-    let columns =
-        ["ID", "KEY", "NAME", "ORGANIZATION", "CREATED BY", "CREATED", "EXPIRES", "LAST USED"];
+    let columns = [
+        "ID",
+        "KEY",
+        "NAME",
+        "ORGANIZATION",
+        "CREATED BY",
+        "CREATED",
+        "EXPIRES",
+        "LAST USED",
+        "SPENT",
+        "LIMITS",
+    ];
     let rows = answer.keys.iter().map(|listed| {
         let key = &listed.described;
         vec![
@@ -126,6 +215,8 @@ async fn list(admin: &Admin, organization: Option<&str>, output: &Output) -> any
             key.created_at.to_string(),
             or_never(key.expires_at),
             or_never(listed.last_used_at),
+            listed.policy.spend.to_string(),
+            key_policy::summary(&listed.policy),
         ]
     });
     output.show(&answer, &columns.map(Column::Text), rows)

@@ -32,6 +32,7 @@ mod file;
 mod first_run;
 mod groups;
 mod key;
+mod key_policy;
 mod listing;
 mod loaded;
 mod manual;

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::ids::{EntryId, ExecutionId, Id as _, KeyId, OrganizationId};
+use super::key_policy::KeyPolicy;
 use super::money::Usd;
 use super::time::Timestamp;
 
@@ -17,6 +18,8 @@ pub const DEFAULT_ORGANIZATION: &str = "default";
 pub const KEY_NAME_MAX: usize = 64;
 /// Maximum validity of a key that a member creates, in days.
 pub const KEY_DAYS_MAX: u32 = 3650;
+/// Maximum time for which the previous text of a rotated key works: 30 days.
+pub const GRACE_SECONDS_MAX: u32 = 30 * 24 * 3600;
 /// Maximum top-up: a billion dollars, far below the point where additions would saturate.
 pub const TOP_UP_DOLLARS_MAX: i64 = 1_000_000_000;
 
@@ -88,6 +91,12 @@ pub struct ApiKey {
     pub created_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "KeyPolicy::is_default")]
+    pub policy: KeyPolicy,
+    /// After a rotation, the SHA-256 of the previous text, which works until its own record
+    /// expires.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<[u8; 32]>,
 }
 
 /// What a ledger entry is for (`docs/spec/billing.md`, "Ledger").

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::ids::{ExecutionId, FileId, Id, OrganizationId};
+use super::ids::{ExecutionId, FileId, Id, KeyId, OrganizationId};
 use super::time::Timestamp;
 
 /// The content type of files whose type is unknown.
@@ -54,6 +54,9 @@ pub struct Upload {
     /// Retention of the file in seconds, if not the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_seconds: Option<u64>,
+    /// The key that announced the upload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<KeyId>,
     pub created_at: Timestamp,
     /// When the announcement expires; uploads after that are rejected.
     pub expires_at: Timestamp,
@@ -82,6 +85,9 @@ pub struct File {
     pub purpose: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execution: Option<ExecutionId>,
+    /// The key that uploaded the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<KeyId>,
     pub created_at: Timestamp,
     pub expires_at: Timestamp,
 }

@@ -35,6 +35,7 @@ pub mod json_fault;
 pub mod json_object;
 pub mod json_pointer;
 pub mod json_size;
+pub mod key_policy;
 pub mod lane;
 pub mod legacy;
 pub mod logs;

@@ -8,6 +8,7 @@ use crate::agent::{Behavior, Mode};
 use crate::classify::ErrorClass;
 use crate::execution::Source;
 use crate::file::FileSource;
+use crate::key_policy::Scope;
 use crate::member::{LinkKind, MemberRole};
 use crate::model::OutputType;
 use crate::schedule::Overlap;
@@ -82,6 +83,8 @@ enumerations! {
     "ExecutionSource": Source [Api, Dashboard, Agent, Schedule, Workflow]
         = "What started an execution: an API key, a member in the dashboard, the agent, a \
          schedule, or a step of a workflow.";
+    "KeyScope": Scope [Predict, Chat, WorkflowRun, WorkflowWrite, Files, Read, Secrets, Worker]
+        = "A group of operations that an API key may be restricted to.";
     "LinkKind": LinkKind [Setup, Invitation, Reset]
         = "What a link is for: creating the Owner, joining as a member, or setting a new \
          password.";

@@ -14,7 +14,8 @@ use crate::{Engine, Error, Inner, rows};
 use orrery_domain::execution::{Execution, lane_of_model};
 use orrery_domain::ids::OrganizationId;
 use orrery_domain::money::Usd;
-use orrery_records::billing::{self, Price, Reservation};
+use orrery_records::billing::{Payer, Price, Reservation};
+use orrery_records::key_policies;
 use orrery_runtime::new_id;
 use orrery_storage::Commit;
 
@@ -34,14 +35,15 @@ pub struct EndedCall {
 }
 
 impl Engine {
-    /// Admits a call and, if balances are enforced, reserves its maximum cost. `keeps_output`
-    /// states whether the call's output will be stored.
+    /// Admits a call and, if the balance or the key's budget limits it, reserves its maximum cost.
+    /// `keeps_output` states whether the call's output will be stored.
     ///
     /// # Errors
-    /// [`Error::Stopping`], [`Error::Storage`], [`Error::Unpaid`], [`Error::OverQuota`].
+    /// [`Error::Stopping`], [`Error::Storage`], [`Error::Unpaid`], [`Error::OverBudget`],
+    /// [`Error::OverQuota`].
     pub async fn admit_call(
         &self,
-        organization: OrganizationId,
+        payer: Payer,
         price: Price,
         keeps_output: bool,
     ) -> Result<Option<Reservation>, Error> {
@@ -51,12 +53,15 @@ impl Engine {
         }
         inner.store.admit()?;
         if keeps_output {
-            inner.check_quota(organization, 0).await?;
+            inner.check_quota(payer.organization, 0).await?;
         }
-        if !inner.options.enforce_balance || price == Price::default() {
-            return Ok(None);
-        }
-        Ok(Some(inner.billing.hold(organization, price).await?))
+        inner.hold(payer, price).await
+    }
+
+    /// Returns the policies of all API keys.
+    #[must_use]
+    pub fn policies(&self) -> &key_policies::Handle {
+        self.inner.policies()
     }
 
     /// Rejects a request whose result an organization has no room to store.
@@ -103,6 +108,25 @@ impl Engine {
 }
 
 impl Inner {
+    /// Reserves the possible cost of work, if the balance or the key's budget limits it.
+    pub(crate) async fn hold(
+        &self,
+        payer: Payer,
+        price: Price,
+    ) -> Result<Option<Reservation>, Error> {
+        let needs_balance = self.options.enforce_balance;
+        let is_limited = needs_balance || self.billing.has_budget(payer.key);
+        if !is_limited || price == Price::default() {
+            return Ok(None);
+        }
+        Ok(Some(self.billing.hold(payer, price, needs_balance).await?))
+    }
+
+    /// Returns the policies of all API keys.
+    pub(crate) const fn policies(&self) -> &key_policies::Handle {
+        self.billing.policies()
+    }
+
     async fn record_call(&self, call: EndedCall) -> Result<(), Error> {
         let EndedCall { mut execution, output, beside, reservation } = call;
         let organization = execution.organization;
@@ -116,8 +140,8 @@ impl Inner {
             execution.output = Some(output);
         }
         if execution.cost > Usd::ZERO {
-            let now = self.clock.now();
-            billing::charge(&mut commit, organization, execution.cost, id, new_id(), now)?;
+            let payer = Payer::of(&execution);
+            self.billing.charge(&mut commit, payer, execution.cost, id, new_id())?;
         }
         commit.put(rows::execution(organization, id), &execution)?;
         indexes::add(&mut commit, &execution);

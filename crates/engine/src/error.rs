@@ -2,7 +2,8 @@
 
 use orrery_domain::execution::Execution;
 use orrery_domain::money::Usd;
-use orrery_records::billing::Unreserved;
+use orrery_records::billing::{OverBudget, Unreserved};
+use orrery_records::key_policies::Refused;
 use orrery_storage as storage;
 
 /// An error of the engine.
@@ -20,6 +21,12 @@ pub enum Error {
     /// The balance is too low. Nothing was created.
     #[error("payment required")]
     Unpaid { balance: Usd, reserved: Usd, needed: Usd },
+    /// The budget of the key does not cover the work. Nothing was created.
+    #[error(transparent)]
+    OverBudget(OverBudget),
+    /// The policy of the key does not allow the work. Nothing was created.
+    #[error(transparent)]
+    Refused(#[from] Refused),
     /// The organization's storage quota is used up. Nothing was created.
     #[error("storage quota exceeded: {used} of {quota} bytes used")]
     OverQuota { quota: u64, used: u64 },
@@ -69,6 +76,7 @@ impl From<Unreserved> for Error {
             Unreserved::Short { balance, reserved, needed } => {
                 Self::Unpaid { balance, reserved, needed }
             }
+            Unreserved::OverBudget(over) => Self::OverBudget(over),
             Unreserved::Storage(error) => Self::Storage(error),
         }
     }

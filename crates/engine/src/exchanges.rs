@@ -23,7 +23,7 @@ use orrery_domain::machine::exchange;
 use orrery_domain::money::Usd;
 use orrery_domain::payload::Payload;
 use orrery_domain::step::{Instance, Status, Step};
-use orrery_records::billing;
+use orrery_records::billing::Payer;
 use orrery_runtime::new_id;
 use orrery_storage::Commit;
 
@@ -225,9 +225,8 @@ impl ExchangeRun {
         (step.status, step.cost) = (Status::Completed, cost.total);
         step.completed_at = Some(now.max(step.started_at));
         if cost.charged > Usd::ZERO {
-            let organization = self.execution.organization;
-            let id = self.execution.id;
-            billing::charge(&mut commit, organization, cost.charged, id, new_id(), now)?;
+            let (payer, id) = (Payer::of(&self.execution), self.execution.id);
+            self.inner.billing.charge(&mut commit, payer, cost.charged, id, new_id())?;
         }
         self.commit(commit, index, &step).await?;
         self.steps.truncate(index);

@@ -18,6 +18,7 @@ use crate::{Options, Submission, consistency, rows};
 use orrery_domain::execution::{Execution, Kind, Status};
 use orrery_domain::ids::{ExecutionId, OrganizationId};
 use orrery_domain::money::Usd;
+use orrery_records::billing::Payer;
 use orrery_runtime::new_id;
 use orrery_storage::Commit;
 use orrery_storage::faults::Point;
@@ -101,7 +102,8 @@ fn engine_runs_early_visible_rows_once_and_keeps_cancels() {
         assert_eq!(once.len(), calls.len(), "a key was called twice");
         let needed = Usd::from_micros(1);
         let price = orrery_records::billing::Price { known: needed, open: false };
-        drop(engine.inner.billing.hold(organization, price).await.unwrap());
+        let payer = Payer { organization, key: new_id() };
+        drop(engine.inner.billing.hold(payer, price, true).await.unwrap());
         let reserved =
             orrery_records::billing::reserved(&process.store, organization).await.unwrap();
         assert_eq!(reserved, Usd::ZERO, "what was reserved is released once");
@@ -377,7 +379,8 @@ fn consistency_check_repairs_memory_and_disk_mismatches() {
         inner.lanes().forget(&lane("same"), rowless);
         let mut commit = Commit::new();
         commit.delete(rows::queued(&lane("same"), organization, rowless));
-        orrery_records::billing::reserve(&mut commit, organization, Usd::from_micros(7));
+        let payer = Payer { organization, key: new_id() };
+        orrery_records::billing::reserve(&mut commit, payer, Usd::from_micros(7));
         inner.store.commit(commit).await.unwrap();
         inner.open_lane("model:dead");
         let dead: ExecutionId = new_id();

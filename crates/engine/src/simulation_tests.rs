@@ -33,6 +33,7 @@ use orrery_domain::secret::Values;
 use orrery_http::client::Client;
 use orrery_records::billing::Billing;
 use orrery_records::files::Files;
+use orrery_records::key_policies::Handle;
 use orrery_records::limits;
 use orrery_runners::{self as runners, Job, Run, Runner};
 use orrery_runtime::{Clock, Tasks, new_id};
@@ -242,7 +243,7 @@ impl Process {
             store: store.clone(),
             clock: clock.clone(),
             tasks: Tasks::new(),
-            billing: Billing::new(store.clone(), clock.clone()),
+            billing: Billing::new(store.clone(), clock.clone(), Handle::default()),
             limits: limits.clone(),
             models: Arc::new(script.clone()),
             plans: Arc::new(script.clone()),
@@ -377,7 +378,7 @@ pub(crate) async fn check_books(store: &Store) {
     // A workflow's cost is charged step by step.
     let charged = executions.iter().filter(|execution| execution.workflow().is_none());
     let cost: Usd = charged.map(|execution| execution.cost).sum();
-    let billing = Billing::new(store.clone(), Clock::system());
+    let billing = Billing::new(store.clone(), Clock::system(), Handle::default());
     assert_eq!(billing.balance(ORGANIZATION.into()).await.unwrap(), -cost);
     let ledger = billing.ledger(ORGANIZATION.into(), None, 1000).await.unwrap();
     assert_eq!(ledger.iter().map(|entry| entry.amount).sum::<Usd>(), -cost);

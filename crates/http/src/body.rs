@@ -43,6 +43,41 @@ pub fn stream(pieces: impl Stream<Item = Result<Bytes, BoxError>> + Send + 'stat
     BodyExt::boxed(StreamBody::new(frames))
 }
 
+/// A body that keeps a value until it has been sent or dropped.
+#[derive(Debug)]
+pub struct Held<T> {
+    inner: Body,
+    _value: T,
+}
+
+impl<T> Held<T> {
+    /// Wraps `inner`.
+    #[must_use]
+    pub const fn new(inner: Body, value: T) -> Self {
+        Self { inner, _value: value }
+    }
+}
+
+impl<T: Unpin> hyper::body::Body for Held<T> {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        Pin::new(&mut self.inner).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
 /// A body that counts toward budgets while it exists: as one request in `requests`, and by its size
 /// in `bytes`.
 #[derive(Debug)]

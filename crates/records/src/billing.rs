@@ -1,5 +1,8 @@
 //! Billing: a ledger for each organization, and the balance, which is the sum of its entries.
 //!
+//! An API key may have a budget: the sum of the charges in a period. Charges and reservations count
+//! toward the organization and toward the key.
+//!
 //! An entry and its change to the balance are one commit. The store's writer increments the balance
 //! as a counter, so concurrent charges are never lost. A charge is part of the commit that
 //! completes the charged work, so each charge happens exactly once.
@@ -8,13 +11,17 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::audit::{Actor, Recorder};
+use crate::key_policies;
 use orrery_domain::account::{EntryKind, LedgerEntry, TOP_UP_DOLLARS_MAX};
-use orrery_domain::ids::{EntryId, ExecutionId, OrganizationId};
+use orrery_domain::execution::Execution;
+use orrery_domain::ids::{EntryId, ExecutionId, KeyId, OrganizationId};
 use orrery_domain::money::Usd;
 use orrery_domain::time::Timestamp;
 use orrery_runtime::{Clock, new_id, turns};
 use orrery_storage::{self as storage, Commit, Key, Page, Store, Table};
 
+/// The period of charges over a key's lifetime.
+pub const ALL_TIME: Timestamp = Timestamp::from_micros(0);
 /// Maximum top-up.
 pub const TOP_UP_MAX: Usd = Usd::from_micros(TOP_UP_DOLLARS_MAX * 1_000_000);
 
@@ -32,11 +39,52 @@ pub enum Error {
 pub struct Billing {
     store: Store,
     clock: Clock,
+    /// The keys' budgets.
+    policies: key_policies::Handle,
     /// Amounts that are reserved but whose reservation has not been committed yet.
-    pending: Arc<Mutex<HashMap<OrganizationId, Usd>>>,
+    pending: Arc<Mutex<Pending>>,
     /// Locked while a balance is read and an amount is reserved.
     turn: Arc<tokio::sync::Mutex<()>>,
     recorder: Recorder,
+}
+
+/// Who pays for work: the organization, and the key whose budget the work counts toward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Payer {
+    pub organization: OrganizationId,
+    pub key: KeyId,
+}
+
+impl Payer {
+    /// Returns who pays for an execution.
+    #[must_use]
+    pub const fn of(execution: &Execution) -> Self {
+        Self { organization: execution.organization, key: execution.key }
+    }
+}
+
+/// Amounts by organization and by key.
+#[derive(Debug, Default)]
+struct Pending {
+    organizations: HashMap<OrganizationId, Usd>,
+    keys: HashMap<KeyId, Usd>,
+}
+
+impl Pending {
+    fn add(&mut self, payer: Payer, amount: Usd) {
+        add_to(&mut self.organizations, payer.organization, amount);
+        add_to(&mut self.keys, payer.key, amount);
+    }
+}
+
+/// Adds to an amount, and forgets an amount of zero.
+fn add_to<Id: std::hash::Hash + Eq>(amounts: &mut HashMap<Id, Usd>, id: Id, amount: Usd) {
+    let sum = amounts.get(&id).copied().unwrap_or_default().plus(amount);
+    if sum > Usd::ZERO {
+        amounts.insert(id, sum);
+    } else {
+        amounts.remove(&id);
+    }
 }
 
 /// The possible cost of work, determined before the work runs.
@@ -54,6 +102,32 @@ impl Price {
     pub fn dearer(self, other: Self) -> Self {
         Self { known: self.known.max(other.known), open: self.open || other.open }
     }
+
+    /// Returns whether an amount covers the price. Open-ended work needs an amount above zero.
+    fn is_covered_by(self, left: Usd) -> bool {
+        left >= self.known && (!self.open || left > Usd::ZERO)
+    }
+}
+
+/// A key's budget that does not cover the price of work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the budget of this key is {budget} USD, of which {spent} USD are spent and {reserved} USD are \
+     reserved; this may cost {needed} USD"
+)]
+pub struct OverBudget {
+    pub budget: Usd,
+    pub spent: Usd,
+    pub reserved: Usd,
+    pub needed: Usd,
+}
+
+impl OverBudget {
+    /// Returns whether the budget would suffice without the reservations of other work.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        self.spent < self.budget && self.spent.plus(self.needed) <= self.budget
+    }
 }
 
 /// The reason why an amount was not reserved.
@@ -62,6 +136,10 @@ pub enum Unreserved {
     /// The balance, minus existing reservations, does not cover the price.
     #[error("payment required")]
     Short { balance: Usd, reserved: Usd, needed: Usd },
+    /// The key's budget, minus its charges and reservations in this period, does not cover the
+    /// price.
+    #[error("over the budget of the key")]
+    OverBudget(OverBudget),
     #[error(transparent)]
     Storage(#[from] storage::Error),
 }
@@ -69,8 +147,8 @@ pub enum Unreserved {
 /// A pending reservation. Drop it once the commit that contains [`reserve`] is durable.
 #[derive(Debug)]
 pub struct Reservation {
-    billing: Billing,
-    organization: OrganizationId,
+    pending: Arc<Mutex<Pending>>,
+    payer: Payer,
     amount: Usd,
 }
 
@@ -84,52 +162,25 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let mut pending = self.billing.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = pending.get(&self.organization).copied().unwrap_or_default().plus(-self.amount);
-        if left > Usd::ZERO {
-            pending.insert(self.organization, left);
-        } else {
-            pending.remove(&self.organization);
-        }
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        pending.add(self.payer, -self.amount);
     }
 }
 
 /// Reserves `amount` for new work in the commit that creates the work.
-pub fn reserve(commit: &mut Commit, organization: OrganizationId, amount: Usd) {
+pub fn reserve(commit: &mut Commit, payer: Payer, amount: Usd) {
     if amount > Usd::ZERO {
-        commit.add(reserved_key(organization), amount.micros());
+        commit.add(reserved_key(payer.organization), amount.micros());
+        commit.add(key_reserved_key(payer), amount.micros());
     }
 }
 
 /// Releases the reservation for work, in the commit that ends the work.
-pub fn release(commit: &mut Commit, organization: OrganizationId, amount: Usd) {
+pub fn release(commit: &mut Commit, payer: Payer, amount: Usd) {
     if amount > Usd::ZERO {
-        commit.add(reserved_key(organization), (-amount).micros());
+        commit.add(reserved_key(payer.organization), (-amount).micros());
+        commit.add(key_reserved_key(payer), (-amount).micros());
     }
-}
-
-/// Adds a charge to the commit of the work that causes the charge. `amount` must not be negative.
-/// `entry` is a new ID, whose time determines the charge's position in the ledger. Because the
-/// charge is part of the caller's commit, the charge happens only once.
-///
-/// # Errors
-/// [`storage::Error`] never in practice: an entry always serializes.
-pub fn charge(
-    commit: &mut Commit,
-    organization: OrganizationId,
-    amount: Usd,
-    execution: ExecutionId,
-    entry: EntryId,
-    now: Timestamp,
-) -> Result<(), storage::Error> {
-    let entry = LedgerEntry {
-        id: entry,
-        kind: EntryKind::Charge,
-        amount: -amount,
-        execution: Some(execution),
-        created_at: now,
-    };
-    write(commit, organization, &entry)
 }
 
 fn write(
@@ -145,11 +196,63 @@ fn write(
 impl Billing {
     /// Opens the ledgers of a store.
     #[must_use]
-    pub fn new(store: Store, clock: Clock) -> Self {
+    pub fn new(store: Store, clock: Clock, policies: key_policies::Handle) -> Self {
         let pending = Arc::default();
         let turn = Arc::default();
         let recorder = Recorder::new(clock.clone());
-        Self { store, clock, pending, turn, recorder }
+        Self { store, clock, policies, pending, turn, recorder }
+    }
+
+    /// Returns the policies of all keys.
+    #[must_use]
+    pub const fn policies(&self) -> &key_policies::Handle {
+        &self.policies
+    }
+
+    /// Returns whether a key has a budget.
+    #[must_use]
+    pub fn has_budget(&self, key: KeyId) -> bool {
+        self.policies.budget(key, &self.clock).is_some()
+    }
+
+    /// Adds a charge to the commit of the work that causes the charge. `amount` must not be
+    /// negative. `entry` is a new ID, whose time determines the charge's position in the ledger.
+    /// Because the charge is part of the caller's commit, the charge happens only once.
+    ///
+    /// # Errors
+    /// [`storage::Error`] never in practice: an entry always serializes.
+    pub fn charge(
+        &self,
+        commit: &mut Commit,
+        payer: Payer,
+        amount: Usd,
+        execution: ExecutionId,
+        entry: EntryId,
+    ) -> Result<(), storage::Error> {
+        let entry = LedgerEntry {
+            id: entry,
+            kind: EntryKind::Charge,
+            amount: -amount,
+            execution: Some(execution),
+            created_at: self.clock.now(),
+        };
+        write(commit, payer.organization, &entry)?;
+        commit.add(spent_key(payer, ALL_TIME), amount.micros());
+        if let Some((_, period)) = self.policies.budget(payer.key, &self.clock)
+            && period != ALL_TIME
+        {
+            commit.add(spent_key(payer, period), amount.micros());
+        }
+        Ok(())
+    }
+
+    /// Returns the charges of a key in the period that begins at `period`, or, with [`ALL_TIME`],
+    /// all of its charges.
+    ///
+    /// # Errors
+    /// [`storage::Error`] when the store cannot be read.
+    pub async fn spent(&self, payer: Payer, period: Timestamp) -> Result<Usd, storage::Error> {
+        self.store.counter(&spent_key(payer, period)).await.map(Usd::from_micros)
     }
 
     /// Returns the same ledgers with `actor` as the audit log's actor.
@@ -158,38 +261,59 @@ impl Billing {
         Self { recorder: self.recorder.by(actor), ..self.clone() }
     }
 
-    /// Reserves the possible cost of work, if the balance covers it. The caller must commit
-    /// [`reserve`] with the same amount, and keep the returned reservation until then.
+    /// Reserves the possible cost of work, if the key's budget and, with `needs_balance`, the
+    /// balance cover it. The caller must commit [`reserve`] with the same amount, and keep the
+    /// returned reservation until then.
     ///
     /// # Errors
     /// [`Unreserved`].
     pub async fn hold(
         &self,
-        organization: OrganizationId,
+        payer: Payer,
         price: Price,
+        needs_balance: bool,
     ) -> Result<Reservation, Unreserved> {
         let _one_looks_at_a_time = self.turn.lock().await;
         // If another reservation is committed between the two reads, that reservation is counted
         // twice, which can only make this check stricter.
-        let on_its_way = self.pending().get(&organization).copied().unwrap_or_default();
-        let keys = [balance_key(organization), reserved_key(organization)];
-        // The balance is read on behalf of the service, so that the read does not queue behind this
-        // organization's other reads: other organizations wait for this read.
-        let counters = turns::on_behalf_of(None::<OrganizationId>, self.store.counters(&keys));
-        let mut counters = counters.await?.into_iter().map(Usd::from_micros);
-        let balance = counters.next().unwrap_or_default();
-        let reserved = counters.next().unwrap_or_default().plus(on_its_way);
-        let left = balance.plus(-reserved);
-        if left < price.known || (price.open && left <= Usd::ZERO) {
-            return Err(Unreserved::Short { balance, reserved, needed: price.known });
+        let (of_organization, of_key) = {
+            let pending = self.pending();
+            let of_organization = pending.organizations.get(&payer.organization).copied();
+            let of_key = pending.keys.get(&payer.key).copied();
+            (of_organization.unwrap_or_default(), of_key.unwrap_or_default())
+        };
+        let Payer { organization, key } = payer;
+        let budget = self.policies.budget(key, &self.clock);
+        let mut rows = Vec::with_capacity(4);
+        if needs_balance {
+            rows.extend([balance_key(organization), reserved_key(organization)]);
         }
-        let mut pending = self.pending();
-        let sum = pending.entry(organization).or_default();
-        *sum = sum.plus(price.known);
-        Ok(Reservation { billing: self.clone(), organization, amount: price.known })
+        if let Some((_, period)) = budget {
+            rows.extend([spent_key(payer, period), key_reserved_key(payer)]);
+        }
+        // The counters are read on behalf of the service, so that the read does not queue behind
+        // this organization's other reads: other organizations wait for this read.
+        let counters = turns::on_behalf_of(None::<OrganizationId>, self.store.counters(&rows));
+        let mut counters = counters.await?.into_iter().map(Usd::from_micros);
+        let mut next = || counters.next().unwrap_or_default();
+        if needs_balance {
+            let (balance, reserved) = (next(), next().plus(of_organization));
+            if !price.is_covered_by(balance.plus(-reserved)) {
+                return Err(Unreserved::Short { balance, reserved, needed: price.known });
+            }
+        }
+        if let Some((budget, _)) = budget {
+            let (spent, reserved) = (next(), next().plus(of_key));
+            if !price.is_covered_by(budget.plus(-spent).plus(-reserved)) {
+                let over = OverBudget { budget, spent, reserved, needed: price.known };
+                return Err(Unreserved::OverBudget(over));
+            }
+        }
+        self.pending().add(payer, price.known);
+        Ok(Reservation { pending: Arc::clone(&self.pending), payer, amount: price.known })
     }
 
-    fn pending(&self) -> MutexGuard<'_, HashMap<OrganizationId, Usd>> {
+    fn pending(&self) -> MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -261,6 +385,16 @@ fn ledger_key(organization: OrganizationId) -> Key {
 
 fn reserved_key(organization: OrganizationId) -> Key {
     Key::table(Table::Reserved).id(organization)
+}
+
+fn key_reserved_key(payer: Payer) -> Key {
+    Key::table(Table::KeyReserved).id(payer.organization).id(payer.key)
+}
+
+/// The row of a key's charges in the period that begins at `period`.
+fn spent_key(payer: Payer, period: Timestamp) -> Key {
+    let key = Key::table(Table::KeySpent).id(payer.organization).id(payer.key);
+    key.raw(&period.sortable())
 }
 
 fn balance_key(organization: OrganizationId) -> Key {

@@ -1,21 +1,30 @@
 //! Tests of ledgers: the entries always add up to the balance, even with concurrent charges and
 //! top-ups.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 
 use super::*;
+use orrery_domain::account::ApiKey;
 use orrery_domain::ids::Id;
+use orrery_domain::key_policy::{BudgetPeriod, KeyPolicy};
 use orrery_storage::Options;
 use orrery_storage::commit::Expect;
 use orrery_storage::record::{decode, encode};
 
 const MINE: [u8; 16] = [1; 16];
 const OTHER: [u8; 16] = [2; 16];
+const KEY: [u8; 16] = [7; 16];
 
 fn open(folder: &std::path::Path) -> Billing {
     let options = Options { folder: folder.to_path_buf(), inline_bytes: 65_536 };
     let clock = Clock::scripted(Timestamp::from_micros(1));
-    Billing::new(Store::open(&options).unwrap(), clock)
+    Billing::new(Store::open(&options).unwrap(), clock, key_policies::Handle::default())
+}
+
+fn by(organization: OrganizationId, key: [u8; 16]) -> Payer {
+    Payer { organization, key: key.into() }
 }
 
 /// Reads all entries page by page.
@@ -56,10 +65,10 @@ async fn act(billing: &Billing, organization: OrganizationId, act: &Act) -> i64 
             micros
         }
         Act::Charge(micros) | Act::ChargeInVain(micros) => {
-            let now = billing.clock.now();
             let mut commit = Commit::new();
             let amount = Usd::from_micros(micros);
-            charge(&mut commit, organization, amount, new_id(), new_id(), now).unwrap();
+            let payer = by(organization, KEY);
+            billing.charge(&mut commit, payer, amount, new_id(), new_id()).unwrap();
             if matches!(act, Act::ChargeInVain(_)) {
                 commit.expect(Expect::Present(Key::table(Table::Execution)));
                 assert!(matches!(store.commit(commit).await, Err(storage::Error::Conflict { .. })));
@@ -130,7 +139,7 @@ async fn hold_is_not_delayed_by_reads_of_its_organization() {
     let first = futures_util::StreamExt::next(&mut reads).await;
     assert!(first.is_some_and(|read| read.is_ok()));
     let price = Price { known: Usd::from_micros(1), open: false };
-    let hold = turns::on_behalf_of(mine, billing.hold(mine, price));
+    let hold = turns::on_behalf_of(mine, billing.hold(by(mine, KEY), price, true));
     tokio::pin!(hold);
     let mut before = 1;
     let held = loop {
@@ -142,6 +151,60 @@ async fn hold_is_not_delayed_by_reads_of_its_organization() {
     };
     assert_eq!(held.unwrap().amount(), price.known);
     assert!(before < READS / 2, "{before} reads came first");
+}
+
+#[tokio::test]
+async fn budget_of_key_covers_charges_and_reservations_of_its_period() {
+    let folder = tempfile::tempdir().unwrap();
+    let billing = open(folder.path());
+    let payer = by(MINE.into(), KEY);
+    let day = Duration::from_secs(24 * 3600);
+    let key = ApiKey {
+        id: payer.key,
+        organization: payer.organization,
+        name: "k".to_owned(),
+        prefix: "smk_abcd".to_owned(),
+        created_by: "x".to_owned(),
+        created_at: billing.clock.now(),
+        expires_at: None,
+        policy: KeyPolicy {
+            max_budget: Some(Usd::from_micros(100)),
+            budget_duration: Some(BudgetPeriod::Span(day)),
+            ..KeyPolicy::default()
+        },
+        previous: None,
+    };
+    assert!(!billing.has_budget(key.id));
+    billing.policies.set(&key);
+    assert!(billing.has_budget(key.id));
+    let price = |micros| Price { known: Usd::from_micros(micros), open: false };
+    let held = billing.hold(payer, price(60), false).await.unwrap();
+    let Err(Unreserved::OverBudget(over)) = billing.hold(payer, price(41), false).await else {
+        panic!("60 of 100 are pending");
+    };
+    assert_eq!((over.spent.micros(), over.reserved.micros(), over.is_passing()), (0, 60, true));
+    let other = by(MINE.into(), [8; 16]);
+    billing.hold(other, price(1_000_000), false).await.unwrap();
+
+    let mut commit = Commit::new();
+    reserve(&mut commit, payer, held.amount());
+    billing.store.commit(commit).await.unwrap();
+    drop(held);
+    assert!(billing.hold(payer, price(41), false).await.is_err(), "60 are reserved");
+    let mut commit = Commit::new();
+    release(&mut commit, payer, Usd::from_micros(60));
+    billing.charge(&mut commit, payer, Usd::from_micros(90), new_id(), new_id()).unwrap();
+    billing.store.commit(commit).await.unwrap();
+    assert!(billing.hold(payer, price(11), false).await.is_err(), "90 are spent");
+    drop(billing.hold(payer, price(10), false).await.unwrap());
+    let open = Price { known: Usd::ZERO, open: true };
+    drop(billing.hold(payer, open, false).await.unwrap());
+
+    billing.clock.advance(day);
+    let next = billing.hold(payer, price(100), false).await.unwrap();
+    assert!(billing.hold(payer, open, false).await.is_err(), "everything is pending");
+    drop(next);
+    assert_eq!(billing.spent(payer, ALL_TIME).await.unwrap().micros(), 90);
 }
 
 #[tokio::test]

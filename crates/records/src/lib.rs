@@ -13,6 +13,7 @@
 //! | [`audit`] | the audit log, written in the commit of the audited change |
 //! | [`signed_urls`] | URLs that open one resource of an organization without its key |
 //! | [`limits`] | the limits of organizations, in memory |
+//! | [`key_policies`] | the policies of API keys and what they count, in memory |
 //!
 //! A repository reads and writes records in the store. A repository never answers a request, runs a
 //! model or opens a connection. Schedules start executions through a trait that `app` implements.
@@ -23,6 +24,7 @@ pub mod billing;
 pub mod chains;
 pub mod files;
 pub mod idempotency;
+pub mod key_policies;
 pub mod limits;
 pub mod members;
 pub mod schedules;

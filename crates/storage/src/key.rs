@@ -83,6 +83,10 @@ tables! {
     AgentExchange = b'w',
     /// Reserved cost of unfinished work, by organization: a counter.
     Reserved = b'e',
+    /// Reserved cost of unfinished work, by organization and key: counters.
+    KeyReserved = b'%',
+    /// Charges of API keys, by organization, key and start of the budget's period: counters.
+    KeySpent = b'$',
     /// Stored responses to requests with an `Idempotency-Key`.
     Idempotency = b'Y',
     /// Fallback chains, by organization, model and name.

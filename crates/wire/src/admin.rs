@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::chain::Entry;
+use super::key_policy::KeyPolicyChange;
 use super::limits::LimitsChange;
 use super::schedule::{AnyTarget, Common};
 use super::{Time, pattern};
@@ -21,12 +22,14 @@ pub struct NamedOrganization {
     pub limits: Option<LimitsChange>,
 }
 
-/// A key to create.
+/// A key to create or replace. Omitted fields of an existing key become unrestricted.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[schemars(deny_unknown_fields)]
 pub struct NamedKey {
     /// Omit or set to null for a key that never expires.
     pub expires_at: Option<Time>,
+    #[serde(flatten)]
+    pub policy: KeyPolicyChange,
 }
 
 /// A fallback chain to create or replace.

@@ -29,6 +29,7 @@ pub mod event;
 pub mod execution;
 pub mod file;
 pub mod history;
+pub mod key_policy;
 pub mod legacy;
 pub mod limits;
 pub mod mcp;

@@ -3,9 +3,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::key_policy::{KeyPolicy, KeyPolicyChange};
 use super::{Time, pattern};
 use orrery_domain::account::{
-    ApiKey, KEY_DAYS_MAX, KEY_NAME_MAX, LedgerEntry, Organization as Owner,
+    ApiKey, GRACE_SECONDS_MAX, KEY_DAYS_MAX, KEY_NAME_MAX, LedgerEntry, Organization as Owner,
 };
 use orrery_domain::ids::{ExecutionId, KeyId, LinkId, MemberId, OrganizationId};
 use orrery_domain::member::{self, EMAIL_MAX, LinkKind, MemberRole, NAME_MAX, PASSWORD_MAX};
@@ -244,7 +245,7 @@ impl From<&member::Link> for Invitation {
 
 /// An API key to create.
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[schemars(deny_unknown_fields)]
 pub struct KeyRequest {
     /// A name for the key.
     #[schemars(length(max = KEY_NAME_MAX), transform = pattern::name)]
@@ -252,6 +253,17 @@ pub struct KeyRequest {
     /// The number of days until the key expires. Omit or set to null for a key that never expires.
     #[schemars(range(min = 1, max = KEY_DAYS_MAX))]
     pub expires_in_days: Option<u32>,
+    #[serde(flatten)]
+    pub policy: KeyPolicyChange,
+}
+
+/// A new text for an API key.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KeyRotation {
+    /// For how many seconds the previous text still works. Defaults to 0.
+    #[schemars(range(max = GRACE_SECONDS_MAX))]
+    pub grace_seconds: Option<u32>,
 }
 
 /// An API key, without the full key.
@@ -272,11 +284,13 @@ pub struct Key {
     pub expires_at: Option<Time>,
     /// When the key was last used, to the minute. Null if the key was never used.
     pub last_used_at: Option<Time>,
+    #[serde(flatten)]
+    pub policy: KeyPolicy,
 }
 
 impl Key {
     #[must_use]
-    pub fn of(key: &ApiKey, last_use: Option<Timestamp>) -> Self {
+    pub fn of(key: &ApiKey, last_use: Option<Timestamp>, policy: KeyPolicy) -> Self {
         Self {
             id: key.id,
             prefix: key.prefix.clone(),
@@ -285,6 +299,7 @@ impl Key {
             created_at: key.created_at.into(),
             expires_at: key.expires_at.map(Time::from),
             last_used_at: last_use.map(Time::from),
+            policy,
         }
     }
 }

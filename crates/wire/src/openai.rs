@@ -41,6 +41,7 @@ pub const fn kind_of(status: u16) -> &'static str {
     match status {
         401 => "authentication_error",
         402 => "insufficient_quota",
+        403 => "permission_error",
         408 | 504 => "timeout",
         409 => "conflict",
         429 => "rate_limit_error",

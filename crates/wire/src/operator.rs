@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Time;
+use super::key_policy::KeyPolicy;
 use super::limits::Limits;
 use orrery_domain::account::{ApiKey, EntryKind, LedgerEntry, Organization as Owner};
 use orrery_domain::chain;
@@ -47,6 +48,8 @@ pub struct ListedKey {
     pub described: Key,
     /// When the key was last used, to the minute. Null if no use has been recorded.
     pub last_used_at: Option<Time>,
+    #[serde(flatten)]
+    pub policy: KeyPolicy,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -418,13 +421,20 @@ impl ListedKey {
     /// Returns the view of an admin key.
     #[must_use]
     pub fn of_admin(key: &ApiKey, last_use: Option<Timestamp>) -> Self {
-        Self { described: Key::of_admin(key), last_used_at: last_use.map(Time::from) }
+        let described = Key::of_admin(key);
+        let last_used_at = last_use.map(Time::from);
+        Self { described, last_used_at, policy: KeyPolicy::default() }
     }
 
     #[must_use]
-    pub fn of(key: &ApiKey, organization: &Owner, last_use: Option<Timestamp>) -> Self {
+    pub fn of(
+        key: &ApiKey,
+        organization: &Owner,
+        last_use: Option<Timestamp>,
+        policy: KeyPolicy,
+    ) -> Self {
         let described = Key::of(key, organization);
-        Self { described, last_used_at: last_use.map(Time::from) }
+        Self { described, last_used_at: last_use.map(Time::from), policy }
     }
 }
 

@@ -17,7 +17,7 @@ use super::until;
 /// Time limit of one request that checks whether a proxy forwards; the request is repeated.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The port of a proxy.
-const PORT: u16 = 8443;
+const PORT: u16 = 18443;
 /// The name of the port that the service itself shares between all hosts, without a proxy.
 const NONE: &str = "one-port";
 /// The addresses used in the examples: the service's and the proxy's.
@@ -66,8 +66,11 @@ impl Proxy {
                 ("usr/sbin/nginx", vec!["-e", "stderr", "-p", ".", "-c", "config"], text)
             }
             "Caddyfile" => {
-                let text = example.replace(PROXY, &format!("http://{address}"));
-                let text = format!("{{\n admin off\n auto_https off\n}}\n{text}");
+                // Any name, because tests also send other names.
+                let (ip, port) = (address.ip(), address.port());
+                let text = example.replace(PROXY, &format!("http://:{port}"));
+                let text =
+                    format!("{{\n admin off\n auto_https off\n default_bind {ip}\n}}\n{text}");
                 let arguments = vec!["run", "--config", "config", "--adapter", "caddyfile"];
                 ("usr/bin/caddy", arguments, text)
             }

@@ -20,6 +20,7 @@ use super::service::Inner;
 use orrery_domain::agent::{Begun, Behavior, Exchange, Task, ToolEnd, ToolResult, ToolTask};
 use orrery_domain::ids::{ExecutionId, OrganizationId};
 use orrery_domain::json_size::Size;
+use orrery_domain::key_policy::Scope;
 use orrery_domain::money::Usd;
 use orrery_engine::{self as engine, ExchangeRun};
 use orrery_http::request::count_values;
@@ -40,6 +41,8 @@ struct Tool {
     /// description.
     fields: &'static [(&'static str, &'static str, bool, &'static str)],
     has_effects: bool,
+    /// What the API key of the exchange needs.
+    scope: Option<Scope>,
 }
 
 /// All tools.
@@ -49,42 +52,49 @@ const TOOLS: &[Tool] = &[
         description: "Find models by words in their titles, descriptions and schemas",
         fields: &[("query", "string", false, "Words; without them the first models")],
         has_effects: false,
+        scope: None,
     },
     Tool {
         name: "get_model",
         description: "The description, request schema and price of a model",
         fields: &[("model", "string", true, "The slug")],
         has_effects: false,
+        scope: None,
     },
     Tool {
         name: "find_workflows",
         description: "Find the organization's workflows by words in their names and descriptions",
         fields: &[("query", "string", false, "Words; without them the newest workflows")],
         has_effects: false,
+        scope: Some(Scope::Read),
     },
     Tool {
         name: "get_workflow",
         description: "A workflow with its input schema and its steps",
         fields: &[("workflow", "string", true, "The id or the slug")],
         has_effects: false,
+        scope: Some(Scope::Read),
     },
     Tool {
         name: "list_executions",
         description: "The newest predictions and executions of workflows",
         fields: &[("limit", "integer", false, "1 to 20")],
         has_effects: false,
+        scope: Some(Scope::Read),
     },
     Tool {
         name: "get_execution",
         description: "A prediction or an execution of a workflow, with its output",
         fields: &[("id", "string", true, "The id")],
         has_effects: false,
+        scope: Some(Scope::Read),
     },
     Tool {
         name: "list_files",
         description: "The organization's files, the newest first",
         fields: &[("limit", "integer", false, "1 to 20")],
         has_effects: false,
+        scope: Some(Scope::Read),
     },
     Tool {
         name: "ask_user",
@@ -94,6 +104,7 @@ const TOOLS: &[Tool] = &[
             ("options", "array", false, "Answers to choose from"),
         ],
         has_effects: false,
+        scope: None,
     },
     Tool {
         name: "run_model",
@@ -103,6 +114,7 @@ const TOOLS: &[Tool] = &[
             ("input", "object", true, "The input, as the model's request schema requires"),
         ],
         has_effects: true,
+        scope: Some(Scope::Predict),
     },
     Tool {
         name: "run_workflow",
@@ -112,6 +124,7 @@ const TOOLS: &[Tool] = &[
             ("inputs", "object", false, "The inputs, as the workflow's input schema requires"),
         ],
         has_effects: true,
+        scope: Some(Scope::WorkflowRun),
     },
     Tool {
         name: "create_workflow",
@@ -123,6 +136,7 @@ const TOOLS: &[Tool] = &[
             ("definition", "object", true, "{steps, input_schema}"),
         ],
         has_effects: true,
+        scope: Some(Scope::WorkflowWrite),
     },
     Tool {
         name: "put_workflow_version",
@@ -133,6 +147,7 @@ const TOOLS: &[Tool] = &[
             ("definition", "object", true, "{steps, input_schema}"),
         ],
         has_effects: true,
+        scope: Some(Scope::WorkflowWrite),
     },
 ];
 
@@ -236,6 +251,13 @@ impl Use<'_> {
         };
         if tool.has_effects && self.exchange.behavior != Behavior::Agent {
             return Ok(Outcome::refused(format!("'{name}' runs in behavior agent only")));
+        }
+        let policies = self.inner.engine.policies();
+        if let Some(scope) = tool.scope
+            && let Some(entry) = policies.of(self.run.execution().key)
+            && let Err(refused) = entry.may(scope)
+        {
+            return Ok(Outcome::refused(refused.to_string()));
         }
         let (arguments, room) = match self.arguments().await {
             Ok(arguments) => arguments,

@@ -182,6 +182,10 @@ fn general_responses(route: &Route) -> Vec<ResponseDoc> {
     ];
     if matches!(route.access, Access::MaybeKey | Access::Key | Access::BodyKey | Access::Link) {
         all.push(ResponseDoc::error(401, "Invalid or missing API key"));
+        all.push(ResponseDoc::error(403, "The API key is blocked, or may not do this"));
+    }
+    if route.needs.is_metered() {
+        all.push(ResponseDoc::error(402, "The balance or the budget of the API key is too low"));
     }
     if route.access == Access::Admin {
         all.push(ResponseDoc::error(401, "Invalid or missing admin key"));

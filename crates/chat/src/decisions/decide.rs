@@ -135,8 +135,9 @@ impl Decisions {
     ) -> Result<Decided, Error> {
         let inner = Arc::clone(&self.inner);
         let request = Request::read(&body)?;
-        let model = inner.options.aliases.get(&request.model).unwrap_or(&request.model);
-        let model = inner.chat.bind(model)?;
+        let named = inner.options.aliases.get(&request.model).unwrap_or(&request.model);
+        inner.chat.check_model(caller.key, &request.model, named)?;
+        let model = inner.chat.bind(named)?;
         let (prompt_tokens, answers) = expected(&model, &request);
         let prompt_tokens = most_of(prompt_tokens);
         let price = model.most(answers, prompt_tokens, 1);
@@ -295,7 +296,10 @@ impl Session {
         let price = self.model.most(answers, most_of(input), VOTE_TOKENS_MAX);
         let chat = &self.inner.chat;
         chat.reserve(self.caller, &mut self.admission, price).await.map_err(|error| {
-            let is_unpaid = matches!(&error, chat::Error::Engine(engine::Error::Unpaid { .. }));
+            let is_unpaid = matches!(
+                &error,
+                chat::Error::Engine(engine::Error::Unpaid { .. } | engine::Error::OverBudget(_))
+            );
             let status = if is_unpaid { 402 } else { 503 };
             (None, Failure::new(status, ErrorClass::InternalError, error.to_string()))
         })

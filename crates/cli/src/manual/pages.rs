@@ -98,6 +98,15 @@ pub(crate) const EXAMPLES: &[(&str, &str)] = &[
     ),
     ("List the models", "orrery model list"),
     (
+        "Create a key that may only chat with one model, for 10 USD a month",
+        "orrery key create --name team --scope chat --models llama --budget 10/1mo",
+    ),
+    ("Change the restrictions of a key", "orrery key update team --rpm 60 --budget none"),
+    (
+        "Give a key a new text, with a day to replace the old one",
+        "orrery key rotate team --grace 24h",
+    ),
+    (
         "Run a model on one input",
         "orrery model test text-sentiment --input '{\"text\": \"Good!\"}'",
     ),

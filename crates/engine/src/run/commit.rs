@@ -16,7 +16,7 @@ use orrery_domain::delivery::Delivery;
 use orrery_domain::execution::Execution;
 use orrery_domain::ids::{DeliveryId, ExecutionId};
 use orrery_domain::machine::{Effect, is_final};
-use orrery_records::billing;
+use orrery_records::billing::{self, Payer};
 use orrery_runtime::new_id;
 use orrery_storage::{self as storage, Commit};
 use orrery_webhooks as webhooks;
@@ -46,7 +46,7 @@ impl Inner {
                 deliveries.extend(self.tell_of_end(&mut commit, execution, body).await?);
             }
             count_end(&mut commit, execution);
-            billing::release(&mut commit, execution.organization, execution.reserved);
+            billing::release(&mut commit, Payer::of(execution), execution.reserved);
             self.tell_parent(&mut commit, execution);
             Self::tell_tree(&mut commit, execution);
             let scheduler = Arc::clone(&self.scheduler);
@@ -107,8 +107,8 @@ impl Inner {
                 commit.delete(rows::timer(*due, id));
             }
             Effect::Charge { execution: charged, amount } => {
-                let now = self.clock.now();
-                billing::charge(commit, organization, *amount, *charged, new_id(), now)?;
+                let payer = Payer::of(execution);
+                self.billing.charge(commit, payer, *amount, *charged, new_id())?;
             }
             Effect::Abandon { child } => {
                 let row = rows::timer(rows::ABANDONED, *child);

@@ -18,7 +18,9 @@ use orrery_domain::model::Usage;
 use orrery_domain::money::Usd;
 use orrery_domain::token_bound::TokenBound;
 use orrery_domain::trace;
-use orrery_records::billing::{self, Price, Reservation};
+use orrery_domain::key_policy::Scope;
+use orrery_records::billing::{self, Payer, Price, Reservation};
+use orrery_records::key_policies::Refused;
 use orrery_runners::Health;
 use orrery_storage::Commit;
 
@@ -81,12 +83,15 @@ impl Inner {
         // Check for free disk space before writing large inputs. The commit checks again.
         self.store.admit()?;
         let now = self.clock.now();
+        for submission in &submissions {
+            self.check_key(submission)?;
+        }
         let admitted = self.admit_all(&submissions)?;
         let mut executions = Vec::with_capacity(submissions.len());
         let mut uses = Vec::with_capacity(submissions.len());
         for submission in submissions {
-            let is_enforced = self.options.enforce_balance;
-            uses.push(is_enforced.then(|| most_used(&submission.input)));
+            let is_limited = self.options.enforce_balance || self.billing.has_budget(submission.key);
+            uses.push(is_limited.then(|| most_used(&submission.input)));
             let bytes = submission.input.get().len() as u64;
             self.check_quota(submission.organization, bytes).await?;
             let input = self.store.write_payload(submission.id, submission.input).await?;
@@ -130,6 +135,24 @@ impl Inner {
         Ok((commit, executions))
     }
 
+    /// Checks that the policy of a submission's key allows the work.
+    fn check_key(&self, submission: &Submission) -> Result<(), Refused> {
+        let Some(entry) = self.policies().of(submission.key) else { return Ok(()) };
+        let scope = match &submission.work {
+            Work::Prediction(prediction) => {
+                self.policies().check_model(submission.key, prediction.model())?;
+                Scope::Predict
+            }
+            Work::Workflow(_) => Scope::WorkflowRun,
+            Work::Chat(_) | Work::Decision(_) | Work::Agent(_) => Scope::Chat,
+        };
+        match submission.source {
+            Source::Api | Source::Agent => entry.may(scope),
+            // The workflow or the schedule was allowed when it was started or made.
+            Source::Dashboard | Source::Workflow | Source::Schedule => Ok(()),
+        }
+    }
+
     /// Counts each submission for its organization, subject to the organization's queue limit.
     /// Counts either all submissions or none.
     fn admit_all(&self, submissions: &[Submission]) -> Result<Vec<Admission>, Error> {
@@ -143,22 +166,19 @@ impl Inner {
         submissions.iter().map(admit).collect()
     }
 
-    /// Reserves the maximum cost of each execution if balances are enforced: either for all
-    /// executions or for none.
+    /// Reserves the maximum cost of each execution that the balance or the key's budget limits:
+    /// either for all executions or for none.
     async fn reserve_cost(
         &self,
         executions: &mut [Execution],
         uses: &[Option<TokenBound>],
     ) -> Result<Vec<Reservation>, Error> {
         let mut reservations = Vec::new();
-        if !self.options.enforce_balance {
-            return Ok(reservations);
-        }
         for (execution, used) in executions.iter_mut().zip(uses) {
             let Some(used) = *used else { continue };
             let price = self.price_of(execution, used).await?;
-            if price != Price::default() {
-                reservations.push(self.billing.hold(execution.organization, price).await?);
+            if let Some(reservation) = self.hold(Payer::of(execution), price).await? {
+                reservations.push(reservation);
                 execution.reserved = price.known;
             }
         }
@@ -197,23 +217,29 @@ impl Inner {
         self.models.model(slug).is_some_and(|work| work.pricing.is_some())
     }
 
-    /// If balances are enforced, reserves the maximum cost of a workflow's model call, plus the
-    /// part of its step's cost that has not been charged yet.
+    /// If the balance or the key's budget limits a workflow's model call, reserves its maximum cost,
+    /// plus the part of its step's cost that has not been charged yet.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if the key may not use the model; [`Error::Unpaid`],
+    /// [`Error::OverBudget`], [`Error::Storage`].
     pub(crate) async fn reserve_call(
         &self,
-        organization: OrganizationId,
+        payer: Payer,
         slug: &str,
         input: &Value,
         spent: Usd,
     ) -> Result<Option<Reservation>, Error> {
-        if !self.options.enforce_balance || !self.is_priced(slug) {
+        self.policies().check_model(payer.key, slug)?;
+        let is_limited = self.options.enforce_balance || self.billing.has_budget(payer.key);
+        if !is_limited || !self.is_priced(slug) {
             return Ok(None);
         }
         let text = to_raw_value(input)
             .map_err(|error| orrery_storage::Error::malformed("input", error))?;
         let price = self.price_of_model(slug, most_used(&text));
         let price = Price { known: price.known.plus(spent), ..price };
-        Ok(Some(self.billing.hold(organization, price).await?))
+        self.hold(payer, price).await
     }
 
     /// Returns the maximum cost of a run that uses at most `used`. The price is open-ended if the
@@ -262,7 +288,7 @@ impl Inner {
             commit.put_bytes(rows::queued(&lane, organization, id), Vec::new());
             count_start(&mut commit, execution);
             indexes::add(&mut commit, execution);
-            billing::reserve(&mut commit, organization, execution.reserved);
+            billing::reserve(&mut commit, Payer::of(execution), execution.reserved);
             self.store.claim(&mut commit, &execution.input);
             self.store.record_usage(&mut commit, organization, id, execution.input.len());
             self.count_input(&mut commit, execution);

@@ -7,8 +7,10 @@
 
 mod admin_keys;
 mod bootstrap_key;
+mod changing;
 mod lifecycle;
 mod limiting;
+mod live;
 mod rows;
 mod usage;
 
@@ -22,12 +24,13 @@ use subtle::ConstantTimeEq;
 use tokio::sync::watch;
 
 use crate::audit::{Actor, Recorder};
+use crate::key_policies;
 use crate::limits;
-use crate::signed_urls;
 use orrery_domain::account::{
-    ApiKey, DEFAULT_ORGANIZATION, KEY_NAME_MAX, Limits, Organization, box_owner, dashboard_key,
+    ApiKey, DEFAULT_ORGANIZATION, KEY_NAME_MAX, Limits, Organization, box_owner,
 };
-use orrery_domain::ids::{Id, KeyId, MemberId, OrganizationId};
+use orrery_domain::ids::{Id as _, KeyId, OrganizationId};
+use orrery_domain::key_policy::KeyPolicy;
 use orrery_domain::spelling;
 use orrery_domain::time::{SPAN_MAX, Timestamp, span_text};
 use orrery_runtime::{Clock, Tasks, new_id, random_bytes};
@@ -38,6 +41,7 @@ use orrery_storage::{self as storage, Commit, Key, Page, Store, Table};
 pub use self::admin_keys::{ADMIN_KEY_PREFIX, KeyFault};
 pub use self::bootstrap_key::BootstrapKey;
 use self::bootstrap_key::may_be_a_key;
+use self::changing::GRACE_MAX;
 use self::rows::{hash_key, id_key, name_key, organization_key};
 
 /// The prefix of every API key (`docs/spec/hosts.md`, "Authentication").
@@ -52,8 +56,6 @@ const KEY_LENGTH: usize = KEY_PREFIX.len() + KEY_BYTES * 8 / 5;
 const SHOWN: usize = KEY_PREFIX.len() + 4;
 /// Maximum number of cached keys. When this number is reached, the cache is cleared.
 const CACHED_KEYS: usize = 10_000;
-/// How often a stream that was opened with a key checks that the key still exists.
-const LOOK_AGAIN: Duration = Duration::from_secs(60);
 /// Maximum length of the name of an organization or a key.
 const NAME_MAX: usize = 64;
 /// Maximum number of entries in a list of organizations or of an organization's keys.
@@ -81,6 +83,11 @@ pub enum Error {
     NoOrganization(String),
     #[error("key not found")]
     NoKey,
+    /// The policy of a key is out of its limits; the text names the field.
+    #[error("{0}")]
+    Policy(String),
+    #[error("the previous key may work for at most {} more", span_text(GRACE_MAX))]
+    Grace,
     #[error(transparent)]
     Randomness(#[from] orrery_runtime::NoRandomness),
     #[error(transparent)]
@@ -136,18 +143,11 @@ struct Known {
     noted: usage::Minute,
 }
 
-/// The part of a key's record that links need; the key existed when it was looked up.
-#[derive(Debug, Clone, Copy)]
-struct Live {
-    organization: OrganizationId,
-    expires_at: Option<Timestamp>,
-}
-
 #[derive(Debug, Default)]
 struct Cache {
     keys: HashMap<Hash, Known>,
     /// The organization and expiry of live keys by ID, for checking links.
-    live: HashMap<KeyId, Live>,
+    live: HashMap<KeyId, live::Live>,
     /// Counts deletions, so that a key read before its deletion is not cached after it.
     deletions: u64,
 }
@@ -168,7 +168,9 @@ pub struct Accounts {
     uses: Arc<usage::Pending>,
     /// The organizations' limits, for enforcement.
     limits: limits::Handle,
-    /// Locked while an organization's record changes.
+    /// The keys' policies, for enforcement.
+    policies: key_policies::Handle,
+    /// Locked while the record of an organization or of a key changes.
     limiting: Arc<tokio::sync::Mutex<()>>,
     /// Notified after an organization has been deleted.
     erasing: Arc<tokio::sync::Notify>,
@@ -182,16 +184,34 @@ impl Accounts {
         let recorder = Recorder::new(clock.clone());
         let cache = Arc::default();
         let uses = Arc::default();
-        let (limits, limiting) = (limits::Handle::default(), Arc::default());
+        let (limits, policies) = (limits::Handle::default(), key_policies::Handle::default());
         let tasks = Tasks::new();
-        let erasing = Arc::default();
-        Self { store, clock, cache, deleted, tasks, recorder, uses, limits, limiting, erasing }
+        let (limiting, erasing) = (Arc::default(), Arc::default());
+        Self {
+            store,
+            clock,
+            cache,
+            deleted,
+            tasks,
+            recorder,
+            uses,
+            limits,
+            policies,
+            limiting,
+            erasing,
+        }
     }
 
     /// Returns the limits of all organizations in memory.
     #[must_use]
     pub const fn limits(&self) -> &limits::Handle {
         &self.limits
+    }
+
+    /// Returns the policies of all keys in memory.
+    #[must_use]
+    pub const fn policies(&self) -> &key_policies::Handle {
+        &self.policies
     }
 
     /// Returns the same accounts with `actor` as the audit log's actor.
@@ -302,11 +322,15 @@ impl Accounts {
         expires_in: Option<Duration>,
     ) -> Result<(ApiKey, String), Error> {
         let expires_at = self.expiry(expires_in)?;
-        self.make_key(KEY_PREFIX, organization, name, created_by, expires_at).await
+        let policy = KeyPolicy::default();
+        self.make_key(KEY_PREFIX, organization, name, created_by, expires_at, policy).await
     }
 
     /// Returns the expiry for a key that is created now.
-    fn expiry(&self, expires_in: Option<Duration>) -> Result<Option<Timestamp>, Error> {
+    ///
+    /// # Errors
+    /// [`Error::InvalidExpiry`].
+    pub fn expiry(&self, expires_in: Option<Duration>) -> Result<Option<Timestamp>, Error> {
         let Some(span) = expires_in else { return Ok(None) };
         self.clock.now().checked_plus(span).map(Some).ok_or(Error::InvalidExpiry)
     }
@@ -318,17 +342,21 @@ impl Accounts {
         name: &str,
         created_by: &str,
         expires_at: Option<Timestamp>,
+        policy: KeyPolicy,
     ) -> Result<(ApiKey, String), Error> {
+        policy.check().map_err(Error::Policy)?;
         if name.trim().is_empty() || name.len() > KEY_NAME_MAX || name.chars().any(char::is_control)
         {
             return Err(Error::InvalidKeyName);
         }
         let full = random_key(prefix)?;
-        let key = ApiKey { expires_at, ..self.new_key(&full, owner, name, created_by) };
+        let new = self.new_key(&full, owner, name, created_by);
+        let key = ApiKey { expires_at, policy, ..new };
         let mut commit = Commit::new();
         // No collision check is needed: the chance is 1 in 2^160.
         self.put_key(&mut commit, &key, &full)?;
         self.store.commit_or(commit, Error::NoOrganization(owner.to_string())).await?;
+        self.policies.set(&key);
         Ok((key, full))
     }
 
@@ -338,10 +366,12 @@ impl Accounts {
             id: new_id(),
             organization: owner,
             name: name.to_owned(),
-            prefix: full.chars().take(SHOWN).collect(),
+            prefix: shown(full),
             created_by: created_by.chars().filter(|c| !c.is_control()).take(NAME_MAX).collect(),
             created_at: self.clock.now(),
             expires_at: None,
+            policy: KeyPolicy::default(),
+            previous: None,
         }
     }
 
@@ -402,16 +432,20 @@ impl Accounts {
         let by_id = id_key(organization, id);
         let hash = self.store.get(&by_id).await?.ok_or(Error::NoKey)?;
         let key: Option<ApiKey> = self.store.read(&Key::table(Table::ApiKey).raw(&hash)).await?;
-        let subject = key.map_or_else(|| id.to_string(), |key| subject(&key));
+        let subject = key.as_ref().map_or_else(|| id.to_string(), subject);
+        let previous = key.and_then(|key| key.previous);
         let mut commit = Commit::new();
+        if let Some(previous) = &previous {
+            commit.delete(hash_key(previous));
+        }
         commit.delete_existing(by_id).delete(Key::table(Table::ApiKey).raw(&hash));
         commit.delete(usage::key_use(organization, id));
         self.recorder.add(&mut commit, "key.delete", subject, organization)?;
         self.store.commit_or(commit, Error::NoKey).await?;
-        match Hash::try_from(hash.as_slice()) {
-            Ok(hash) => self.forget(&hash, id),
-            Err(_damaged) => self.forget(&Hash::default(), id),
+        for hash in previous.into_iter().chain([Hash::try_from(hash).unwrap_or_default()]) {
+            self.forget(&hash, id);
         }
+        self.policies.remove(id);
         Ok(())
     }
 
@@ -423,72 +457,6 @@ impl Accounts {
         cache.keys.remove(hash);
         drop(cache);
         self.deleted.send_replace(());
-    }
-
-    /// Returns a key that exists and has not expired. The dashboard's own key always exists. In
-    /// place of a key's ID, a link may contain a member's ID.
-    async fn live(&self, organization: OrganizationId, id: KeyId) -> Result<Option<Live>, Error> {
-        if id == dashboard_key(organization) {
-            return Ok(Some(Live { organization, expires_at: None }));
-        }
-        let (held, deletions) = {
-            let cache = self.cache.read().unwrap_or_else(PoisonError::into_inner);
-            (cache.live.get(&id).copied(), cache.deletions)
-        };
-        let live = match held {
-            Some(live) => Some(live),
-            None => {
-                let key = self.key(organization, id).await?;
-                let live = key.map(|key| Live { organization, expires_at: key.expires_at });
-                if live.is_none() && self.has_member(organization, id).await? {
-                    // A member is not cached, because removing a member does not clear the cache.
-                    return Ok(Some(Live { organization, expires_at: None }));
-                }
-                let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
-                if let Some(live) = live
-                    && cache.deletions == deletions
-                {
-                    if cache.live.len() >= CACHED_KEYS {
-                        cache.live.clear();
-                    }
-                    cache.live.insert(id, live);
-                }
-                live
-            }
-        };
-        let now = self.clock.now();
-        let has_expired = |live: &Live| live.expires_at.is_some_and(|end| end <= now);
-        Ok(live.filter(|live| live.organization == organization && !has_expired(live)))
-    }
-
-    /// Makes streams that were opened with a link check again whether its key or member exists.
-    pub fn recheck_links(&self) {
-        self.deleted.send_replace(());
-    }
-
-    async fn has_member(&self, organization: OrganizationId, id: KeyId) -> Result<bool, Error> {
-        let member = MemberId::from(id.bytes());
-        let row = Key::table(Table::Member).id(organization).id(member);
-        Ok(self.store.get(&row).await?.is_some())
-    }
-
-    /// Resolves when the key is deleted or expires. While the store cannot be read, the key counts
-    /// as existing.
-    pub async fn ended(&self, organization: OrganizationId, id: KeyId) {
-        let mut deleted = self.deleted.subscribe();
-        loop {
-            deleted.borrow_and_update();
-            let expires_at = match self.live(organization, id).await {
-                Ok(None) => return,
-                Ok(Some(live)) => live.expires_at,
-                Err(_unreadable) => None,
-            };
-            let left = expires_at.map_or(LOOK_AGAIN, |end| end.since(self.clock.now()));
-            tokio::select! {
-                change = deleted.changed() => if change.is_err() { return },
-                () = tokio::time::sleep(left.min(LOOK_AGAIN)) => {}
-            }
-        }
     }
 
     /// Authenticates an API key. Returns `None` if the key is not valid.
@@ -548,18 +516,6 @@ impl Accounts {
     }
 }
 
-impl signed_urls::Keys for Accounts {
-    fn is_live(&self, organization: OrganizationId, key: KeyId) -> signed_urls::KeyLookup<'_> {
-        Box::pin(async move {
-            match self.live(organization, key).await {
-                Ok(live) => Ok(live.is_some()),
-                Err(Error::Storage(error)) => Err(error),
-                Err(_never) => Ok(false),
-            }
-        })
-    }
-}
-
 fn is_organization_name(name: &str) -> bool {
     (1..=NAME_MAX).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
@@ -583,6 +539,11 @@ fn random_key(prefix: &str) -> Result<String, orrery_runtime::NoRandomness> {
         }
     }
     Ok(key)
+}
+
+/// Returns the first characters of a key, for display.
+fn shown(full: &str) -> String {
+    full.chars().take(SHOWN).collect()
 }
 
 /// Returns a key's name in the audit log.

@@ -235,6 +235,8 @@ fn account_records_match_golden_bytes() {
         created_by: "root".to_owned(),
         created_at: organization.created_at,
         expires_at: None,
+        policy: KeyPolicy::default(),
+        previous: None,
     };
     let golden = |json: &str| [b"\x01", json.as_bytes()].concat();
     let stored = r#"{"id":"01010101-0101-0101-0101-010101010101","name":"default","#.to_owned()
@@ -265,9 +267,9 @@ async fn admin_keys_and_api_keys_are_not_interchangeable() {
     assert!(keys.iter().all(|key| key.id != admin.id), "a member would see it");
     assert_eq!(accounts.keys(box_owner()).await.unwrap(), std::slice::from_ref(&admin));
     let end = clock.now();
-    accounts.change_expiry(box_owner(), admin.id, Some(end)).await.unwrap();
+    accounts.change_key(box_owner(), admin.id, move |key| key.expires_at = Some(end)).await.unwrap();
     assert_eq!(accounts.authenticate_admin(&full).await.unwrap(), None);
-    accounts.change_expiry(box_owner(), admin.id, None).await.unwrap();
+    accounts.change_key(box_owner(), admin.id, |key| key.expires_at = None).await.unwrap();
     assert_eq!(accounts.authenticate_admin(&full).await.unwrap(), Some(admin.id));
     accounts.delete_key(box_owner(), admin.id).await.unwrap();
     assert_eq!(accounts.authenticate_admin(&full).await.unwrap(), None);

@@ -89,6 +89,7 @@ impl Files {
             source: FileSource::Output,
             purpose: None,
             keep: None,
+            key: Some(origin.key),
         };
         let file = self.keep(new, artefact.source).await?;
         let path = File::content_path(file.id);

@@ -30,7 +30,7 @@ pub use self::upload::{Announced, Receiving, Refusal};
 use crate::limits;
 use crate::signed_urls::SignedUrls;
 use orrery_domain::file::{self, Digest, File, FileSource, NAME_MAX, Upload};
-use orrery_domain::ids::{ExecutionId, FileId, OrganizationId};
+use orrery_domain::ids::{ExecutionId, FileId, KeyId, OrganizationId};
 use orrery_domain::time::Timestamp;
 use orrery_runtime::Clock;
 use orrery_storage::{self as storage, Commit, DeferredDeletions, Store};
@@ -95,6 +95,7 @@ struct NewFile {
     purpose: Option<String>,
     /// How long the file is kept; `None` for the default retention.
     keep: Option<Duration>,
+    key: Option<KeyId>,
 }
 
 /// A file that the service writes for an organization.
@@ -207,6 +208,7 @@ impl Files {
             source: FileSource::Output,
             purpose: Some(purpose.to_owned()),
             keep: None,
+            key: None,
         };
         let blobs = self.shared.blobs.clone();
         let received = blocking(move || Ok(blobs.receive(&mut *source, u64::MAX)?)).await?;
@@ -235,6 +237,7 @@ impl Files {
             source: new.source,
             purpose: new.purpose,
             execution: new.execution,
+            key: new.key,
             created_at: shared.clock.now(),
             // The clock may be behind: an expiry based on its current time could already be past
             // once the clock is corrected.

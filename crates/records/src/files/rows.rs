@@ -139,6 +139,7 @@ mod tests {
             source: FileSource::Output,
             purpose: None,
             execution: None,
+            key: None,
             created_at: Timestamp::from_micros(4),
             expires_at: Timestamp::from_micros(5),
         };

@@ -11,7 +11,7 @@ use super::blobs::IncomingBlob;
 use super::rows::{self, Sum};
 use super::{Error, Files, NewFile, blocking};
 use orrery_domain::file::{Digest, File, FileSource, Upload};
-use orrery_domain::ids::{FileId, OrganizationId};
+use orrery_domain::ids::{FileId, KeyId, OrganizationId};
 use orrery_runtime::new_id;
 use orrery_storage::{self as storage, Commit};
 
@@ -34,6 +34,8 @@ pub struct Announced {
     pub purpose: Option<String>,
     /// How long the file is kept; `None` for the default retention.
     pub keep: Option<Duration>,
+    /// The key that uploads the file.
+    pub key: Option<KeyId>,
 }
 
 /// The reason why an upload was refused.
@@ -105,6 +107,7 @@ impl Files {
             size: announced.size,
             sha256: announced.sha256,
             keep_seconds: announced.keep.map(|keep| keep.as_secs()),
+            key: announced.key,
             created_at: shared.clock.now(),
             expires_at: shared.clock.steady().plus(ANNOUNCED_FOR),
         };
@@ -237,6 +240,7 @@ impl Receiving {
             source: FileSource::Upload,
             purpose: announced.purpose,
             keep: announced.keep,
+            key: announced.key,
         };
         match files.finalize(new, incoming, beside).await {
             Err(Error::Storage(storage::Error::Conflict { .. })) => {
@@ -257,6 +261,7 @@ impl From<&Upload> for Announced {
             sha256: upload.sha256,
             purpose: None,
             keep: upload.keep_seconds.map(Duration::from_secs),
+            key: upload.key,
         }
     }
 }

@@ -63,6 +63,11 @@ impl Mismatch {
         InvalidRequest { param: field.filter(|_| !self.path.is_empty()), ..self.into() }
     }
 
+    /// Reports a top-level field whose value cannot be used.
+    pub(crate) fn field(name: &str, message: impl Into<String>) -> Self {
+        Self { path: name.to_owned(), kind: MismatchKind::Invalid, message: message.into() }
+    }
+
     pub(super) fn invalid(place: &Place<'_>, message: impl Into<String>) -> Self {
         Self { path: place.to_string(), kind: MismatchKind::Invalid, message: message.into() }
     }

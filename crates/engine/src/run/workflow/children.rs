@@ -268,7 +268,12 @@ impl Inner {
                 | Error::TooManyQueued { .. }
                 | Error::Failing { .. }),
             ) => refuse(ErrorClass::ProviderUnavailable, error.to_string()),
-            Err(error @ (Error::Unpaid { .. } | Error::OverQuota { .. })) => {
+            Err(
+                error @ (Error::Unpaid { .. }
+                | Error::OverBudget(_)
+                | Error::Refused(_)
+                | Error::OverQuota { .. }),
+            ) => {
                 refuse(ErrorClass::InvalidModelConfig, error.to_string())
             }
             Err(error) => Err(error),

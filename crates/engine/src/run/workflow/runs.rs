@@ -36,7 +36,7 @@ use orrery_domain::reference::Scope;
 use orrery_domain::step::{HttpResponse, Instance};
 use orrery_domain::template::{RESOLVED_BYTES_MAX, Template};
 use orrery_domain::trace;
-use orrery_records::billing::Reservation;
+use orrery_records::billing::{Payer, Reservation};
 use orrery_records::files::Origin;
 use orrery_runners as runners;
 use orrery_runners::request::{self, Prepared};
@@ -498,7 +498,8 @@ impl Inner {
             let outcome = match call {
                 Call::Model(call) => {
                     let ModelCall { slug, input, spent, .. } = &call;
-                    match inner.reserve_call(organization, slug, input, *spent).await {
+                    let payer = Payer { organization, key: api_key };
+                    match inner.reserve_call(payer, slug, input, *spent).await {
                         Ok(reserved) => {
                             reservation = reserved;
                             let attempt_key = &key;
@@ -506,7 +507,7 @@ impl Inner {
                                 Origin { organization, key: api_key, execution, attempt_key };
                             inner.run_step_model(origin, trace, call, limit, &budget).await
                         }
-                        Err(error) => unpaid(error).map(|failure| Err(failure.into())),
+                        Err(error) => refused(error).map(|failure| Err(failure.into())),
                     }
                 }
                 Call::Http { .. } | Call::Workflow { .. } => Ok(Err(no_such_step().into())),
@@ -577,18 +578,40 @@ impl Inner {
     }
 }
 
-/// Returns the failure of a call that the balance does not cover. The call can be retried if the
-/// balance would suffice without the reservations of other work.
-fn unpaid(error: Error) -> Result<Failure, Error> {
-    let Error::Unpaid { balance, reserved, needed } = error else { return Err(error) };
-    let class = match balance > Usd::ZERO && balance >= needed {
+/// Returns the failure of a call that the key may not make, or that the balance or the key's budget
+/// does not cover. The call can be retried if the amount would suffice without the reservations of
+/// other work.
+fn refused(error: Error) -> Result<Failure, Error> {
+    let (is_passing, message) = match error {
+        Error::Unpaid { balance, reserved, needed } => (
+            balance > Usd::ZERO && balance >= needed,
+            format!(
+                "payment required: the call may cost {needed} USD, the balance is {balance} USD, \
+                 of which {reserved} USD are reserved"
+            ),
+        ),
+        Error::OverBudget(over) => (over.is_passing(), format!("payment required: {over}")),
+        Error::Refused(refused) => (false, refused.to_string()),
+        Error::QueueFull { .. }
+        | Error::TooManyQueued { .. }
+        | Error::Failing { .. }
+        | Error::OverQuota { .. }
+        | Error::NotFound
+        | Error::AlreadyEnded(_)
+        | Error::AlreadyAnswered(_)
+        | Error::TooManyEvents(_)
+        | Error::TooManyJobs(_)
+        | Error::NotEnded
+        | Error::HeldBack
+        | Error::NotRedrivable
+        | Error::Forgotten
+        | Error::Storage(_)
+        | Error::Stopping => return Err(error),
+    };
+    let class = match is_passing {
         true => ErrorClass::ProviderUnavailable,
         false => ErrorClass::InvalidModelConfig,
     };
-    let message = format!(
-        "payment required: the call may cost {needed} USD, the balance is {balance} USD, of which \
-         {reserved} USD are reserved"
-    );
     Ok(Failure::new(class, message))
 }
 
