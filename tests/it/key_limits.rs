@@ -154,7 +154,7 @@ async fn budget_of_a_key_is_never_exceeded_by_parallel_calls() {
         let good = answers.iter().filter(|answer| answer.status == 200).count();
         for answer in answers.iter().filter(|answer| answer.status != 200) {
             let error = answer.expect(402)["error"]["message"].as_str().unwrap().to_owned();
-            assert!(error.starts_with("the budget of this key is 1 USD, "), "{error}");
+            assert!(error.starts_with("the budget of this key is 1.000000 USD, "), "{error}");
         }
         answered += good;
         if good == 0 {

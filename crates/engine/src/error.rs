@@ -1,5 +1,7 @@
 //! Errors of the engine.
 
+use orrery_domain::attempt::Failure;
+use orrery_domain::classify::ErrorClass;
 use orrery_domain::execution::Execution;
 use orrery_domain::money::Usd;
 use orrery_records::billing::{OverBudget, Unreserved};
@@ -67,6 +69,45 @@ pub enum Error {
 impl Error {
     pub(super) const fn ended(execution: &Execution) -> Self {
         Self::AlreadyEnded(execution.status.word(execution.kind()))
+    }
+}
+
+impl Error {
+    /// Returns the failure of a call that the key may not make, or that the balance or the key's
+    /// budget does not cover; any other error stays an error. The call can be retried if the amount
+    /// would suffice without the reservations of other work.
+    pub(crate) fn of_call(self) -> Result<Failure, Self> {
+        let (is_passing, message) = match self {
+            Self::Unpaid { balance, reserved, needed } => (
+                balance > Usd::ZERO && balance >= needed,
+                format!(
+                    "payment required: the call may cost {needed} USD, the balance is {balance} \
+                     USD, of which {reserved} USD are reserved"
+                ),
+            ),
+            Self::OverBudget(over) => (over.is_passing(), format!("payment required: {over}")),
+            Self::Refused(refused) => (false, refused.to_string()),
+            Self::QueueFull { .. }
+            | Self::TooManyQueued { .. }
+            | Self::Failing { .. }
+            | Self::OverQuota { .. }
+            | Self::NotFound
+            | Self::AlreadyEnded(_)
+            | Self::AlreadyAnswered(_)
+            | Self::TooManyEvents(_)
+            | Self::TooManyJobs(_)
+            | Self::NotEnded
+            | Self::HeldBack
+            | Self::NotRedrivable
+            | Self::Forgotten
+            | Self::Storage(_)
+            | Self::Stopping => return Err(self),
+        };
+        let class = match is_passing {
+            true => ErrorClass::ProviderUnavailable,
+            false => ErrorClass::InvalidModelConfig,
+        };
+        Ok(Failure::new(class, message))
     }
 }
 

@@ -200,9 +200,8 @@ mod tests {
         let left = change(nulls).apply(held).unwrap();
         assert_eq!((left.models, left.rpm_limit, left.tags.len(), left.blocked), (None, None, 0, false));
         assert!(left.scopes.is_some() && left.budget_duration.is_some());
-        for wrong in [json!({"max_budget": 0.000_000_1}), json!({"budget_duration": "soon"})] {
-            assert!(change(wrong).apply(key_policy::KeyPolicy::default()).is_err());
-        }
+        let soon = change(json!({"budget_duration": "soon"}));
+        assert!(soon.apply(key_policy::KeyPolicy::default()).is_err());
         assert!(serde_json::from_value::<KeyPolicyChange>(json!({"scopes": ["everything"]})).is_err());
     }
 }

@@ -507,7 +507,7 @@ impl Inner {
                                 Origin { organization, key: api_key, execution, attempt_key };
                             inner.run_step_model(origin, trace, call, limit, &budget).await
                         }
-                        Err(error) => refused(error).map(|failure| Err(failure.into())),
+                        Err(error) => error.of_call().map(|failure| Err(failure.into())),
                     }
                 }
                 Call::Http { .. } | Call::Workflow { .. } => Ok(Err(no_such_step().into())),
@@ -576,43 +576,6 @@ impl Inner {
         let answer = Some(Arc::new(HttpResponse { status_code: status, headers }));
         Ok(Ok(Success { output, answer, cost: Usd::ZERO, logs: None }))
     }
-}
-
-/// Returns the failure of a call that the key may not make, or that the balance or the key's budget
-/// does not cover. The call can be retried if the amount would suffice without the reservations of
-/// other work.
-fn refused(error: Error) -> Result<Failure, Error> {
-    let (is_passing, message) = match error {
-        Error::Unpaid { balance, reserved, needed } => (
-            balance > Usd::ZERO && balance >= needed,
-            format!(
-                "payment required: the call may cost {needed} USD, the balance is {balance} USD, \
-                 of which {reserved} USD are reserved"
-            ),
-        ),
-        Error::OverBudget(over) => (over.is_passing(), format!("payment required: {over}")),
-        Error::Refused(refused) => (false, refused.to_string()),
-        Error::QueueFull { .. }
-        | Error::TooManyQueued { .. }
-        | Error::Failing { .. }
-        | Error::OverQuota { .. }
-        | Error::NotFound
-        | Error::AlreadyEnded(_)
-        | Error::AlreadyAnswered(_)
-        | Error::TooManyEvents(_)
-        | Error::TooManyJobs(_)
-        | Error::NotEnded
-        | Error::HeldBack
-        | Error::NotRedrivable
-        | Error::Forgotten
-        | Error::Storage(_)
-        | Error::Stopping => return Err(error),
-    };
-    let class = match is_passing {
-        true => ErrorClass::ProviderUnavailable,
-        false => ErrorClass::InvalidModelConfig,
-    };
-    Ok(Failure::new(class, message))
 }
 
 fn not_text(error: &serde_json::Error) -> Failure {
