@@ -56,6 +56,7 @@ mod flow_screens;
 mod flows;
 mod foreign_pages;
 mod history;
+mod hostile_ai;
 mod hosts;
 mod idempotency;
 mod keys;
