@@ -17,6 +17,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use super::chat::{self, EXECUTION};
 use super::completion::{self, execution_of};
 use super::doc::{Doc, ErrorForm, RequestDoc, ResponseDoc};
+use super::idempotency_key::{self, Creation, OptionalClaim};
 use super::{Context, Services};
 use orrery_domain::chat::Operation;
 use orrery_domain::ids::{ExecutionId, OrganizationId};
@@ -45,6 +46,7 @@ const ITEM_COPIES: usize = 2;
 pub(crate) const CREATE: Doc = Doc {
     errors: ErrorForm::OpenAi,
     request: Some(RequestDoc::json::<CreateRequest>()),
+    is_idempotent: true,
     responses: chat::failures!(ResponseDoc::json_or_events::<Answer, Event>(
         200,
         "The response; with `stream`, server-sent events that end with `response.completed`, \
@@ -55,8 +57,9 @@ pub(crate) const CREATE: Doc = Doc {
                   upstream. The request is translated to a chat completion, and its answer back. \
                   The response is stored for `retention.responses` of the configuration unless \
                   `store` is false, so that `previous_response_id` can continue it. With \
-                  `background`, the answer is the queued response, which survives a restart. The cost is in \
-                  `usage.cost`. Errors have OpenAI's format.",
+                  `background`, the answer is the queued response, which survives a restart; an \
+                  `Idempotency-Key` counts only then. The cost is in `usage.cost`. Errors have \
+                  OpenAI's format.",
     ..Doc::new(TAG, "create_response", "Create a response")
 };
 
@@ -70,6 +73,12 @@ pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Erro
     let services = Arc::clone(&context.services);
     let mut lease = services.bodies.lease(&context.request.peer);
     lease.grow(given.len().saturating_mul(ITEM_COPIES)).map_err(|_full| busy())?;
+    let claim = match begin(&context, &request, caller.organization, &given).await? {
+        Creation::New(claim) => claim,
+        Creation::Replay(answered) => {
+            return background::again(&context, &answered, request.stream == Some(true)).await;
+        }
+    };
     drop(given);
     let settings = settings(&request);
     let shows_reasoning = shows_reasoning(&request);
@@ -83,7 +92,7 @@ pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Erro
     if settings.background
         && let Some(keep) = keep
     {
-        let wanted = background::Wanted { keep, settings, shows_reasoning, request };
+        let wanted = background::Wanted { keep, settings, shows_reasoning, request, claim };
         return background::create(&context, caller, wanted).await;
     }
     let body = completion::write(&services, &request).await?;
@@ -154,6 +163,20 @@ impl Line {
         let response = completion::translated(answer, translate).await?;
         to_raw_value(&response).map_err(crate::Error::internal)
     }
+}
+
+/// Looks up the `Idempotency-Key` of a response in the background. The key of any other response is
+/// ignored.
+async fn begin(
+    context: &Context,
+    request: &CreateRequest,
+    organization: OrganizationId,
+    given: &[u8],
+) -> Result<Creation, crate::Error> {
+    if request.background != Some(true) {
+        return Ok(Creation::New(OptionalClaim::NONE));
+    }
+    idempotency_key::begin(context, organization, "response", given).await
 }
 
 fn check_background(services: &Services, request: &CreateRequest) -> Result<(), crate::Error> {
