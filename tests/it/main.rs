@@ -74,6 +74,7 @@ mod mcp;
 mod messages;
 mod models;
 mod named_secrets;
+mod native_responses;
 mod ollama;
 mod one_port;
 mod openai_client;

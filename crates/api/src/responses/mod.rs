@@ -3,15 +3,18 @@
 //! are those of `chat`.
 
 mod background;
+mod native;
 mod stored;
 mod stream;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use orrery_dialects::responses::{
     Head, Ids, PREFIX, identify, of_input, read, settings, shows_reasoning, write_answer,
 };
+use serde::Deserialize;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::chat::{self, EXECUTION};
@@ -66,6 +69,12 @@ pub(crate) const CREATE: Doc = Doc {
 /// `POST /v1/responses`
 pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Error> {
     let given = context.request.body().await?;
+    if passes(&context.services, &given).await {
+        let caller = chat::caller_of(&context)?;
+        let mut lease = context.services.bodies.lease(&context.request.peer);
+        lease.grow(given.len().saturating_mul(ITEM_COPIES)).map_err(|_full| busy())?;
+        return native::create(&context, caller, &given, lease).await;
+    }
     let request = request::read(http_request::parse_value(&given)?);
     let request: CreateRequest = request.map_err(InvalidRequest::from)?;
     check_background(&context.services, &request)?;
@@ -162,6 +171,25 @@ impl Line {
         let translate = move |answer| Ok(head.with(write_answer(answer, &head.ids, now)));
         let response = completion::translated(answer, translate).await?;
         to_raw_value(&response).map_err(crate::Error::internal)
+    }
+}
+
+/// Returns whether a request passes to the upstream as it is. Responses in the background do not.
+async fn passes(services: &Services, given: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Named<'a> {
+        #[serde(borrow)]
+        model: Cow<'a, str>,
+        background: Option<bool>,
+    }
+    if !services.chat.has_responses() {
+        return false;
+    }
+    match serde_json::from_slice::<Named<'_>>(given) {
+        Ok(Named { model, background: None | Some(false) }) => {
+            services.chat.passes_responses(&model).await
+        }
+        Ok(_) | Err(_) => false,
     }
 }
 
