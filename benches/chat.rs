@@ -8,7 +8,10 @@
 //!
 //! - Complete answers: requests per second and CPU time per request, over many connections.
 //! - One at a time: the median latency, and the difference from the proxy and the stub.
-//! - Streams, one at a time: the median time to the first event.
+//! - Streams, one at a time: the median time to the first text.
+//!
+//! The same model also answers `/v1/responses` (not stored, and stored) and `/v1/messages`. A second
+//! table compares these with chat completions.
 //!
 //! `ORRERY_BENCH_ROUNDS` (7), `ORRERY_BENCH_SECONDS` (2 per round), `ORRERY_BENCH_CONNECTIONS`
 //! (64), `ORRERY_BENCH_CALLS` (500 per round, one at a time).
@@ -48,6 +51,12 @@ use support::service::Setup;
 use support::table::{Table, number, ratio};
 
 const PATH: &str = "/v1/chat/completions";
+/// The user's message.
+const PROMPT: &str = "Say sixty-four words.";
+/// The end of the stub's stream.
+const DONE: &[u8] = b"data: [DONE]\n\n";
+/// The end of the router's streams: the last chunk of a body.
+const LAST_CHUNK: &[u8] = b"\r\n0\r\n\r\n";
 const MODEL: &str = "stub";
 /// The address to which the proxy forwards.
 const TARGET: &str = "ORRERY_BENCH_TARGET";
@@ -177,7 +186,15 @@ struct Samples {
     first_bytes: Vec<f64>,
 }
 
-/// A server to measure.
+/// A server, and how it is called.
+struct Server<'a> {
+    pid: u32,
+    address: SocketAddr,
+    key: &'a str,
+    connections: u64,
+}
+
+/// A route of a server to measure.
 struct Subject {
     name: &'static str,
     pid: u32,
@@ -187,17 +204,14 @@ struct Subject {
 }
 
 impl Subject {
-    fn new(name: &'static str, pid: u32, address: SocketAddr, key: &str, connections: u64) -> Self {
-        let body = |stream: bool| {
-            format!(
-                "{{\"model\":\"{MODEL}\",\"messages\":[{{\"role\":\"user\",\"content\":\
-                 \"Say sixty-four words.\"}}],\"stream\":{stream}}}"
-            )
+    fn new(name: &'static str, server: &Server<'_>, path: &str, fields: &str) -> Self {
+        let &Server { pid, address, key, connections } = server;
+        let request = |stream: bool| {
+            let body = format!("{{\"model\":\"{MODEL}\",{fields},\"stream\":{stream}}}");
+            client::post(address, path, key, &body)
         };
-        let request = client::post(address, PATH, key, &body(false));
-        let load = Load { address, connections, request };
-        let stream = client::post(address, PATH, key, &body(true));
-        Self { name, pid, load, stream, samples: Samples::default() }
+        let load = Load { address, connections, request: request(false) };
+        Self { name, pid, load, stream: request(true), samples: Samples::default() }
     }
 
     async fn round(&mut self, time: Duration, calls: u64) {
@@ -214,31 +228,31 @@ impl Subject {
             let started = Instant::now();
             connection.ask(&self.load.request).await;
             latencies.push(started.elapsed().as_secs_f64() * 1e6);
-            first_bytes.push(first_event(self.load.address, &self.stream).await);
+            first_bytes.push(self.first_text().await);
         }
         self.samples.latencies.push(support::median(latencies));
         self.samples.first_bytes.push(support::median(first_bytes));
     }
-}
 
-/// Requests a stream, reads it to its end, and returns the time until the beginning of the first
-/// event arrived, in microseconds.
-async fn first_event(address: SocketAddr, request: &[u8]) -> f64 {
-    const END: &[u8] = b"data: [DONE]\n\n";
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.set_nodelay(true).unwrap();
-    let mut read = Vec::with_capacity(32 * 1024);
-    let started = Instant::now();
-    stream.write_all(request).await.unwrap();
-    let mut first = None;
-    while !read.windows(END.len()).rev().take(64).any(|part| part == END) {
-        let count = stream.read_buf(&mut read).await.unwrap();
-        assert!(count > 0, "a stream ended early: {}", String::from_utf8_lossy(&read));
-        if first.is_none() && read.windows(5).any(|part| part == b"data:") {
-            first = Some(started.elapsed());
+    /// Requests a stream, reads it to its end, and returns the time until the beginning of its text
+    /// arrived, in microseconds.
+    async fn first_text(&self) -> f64 {
+        const TEXT: &[u8] = b"\"word ";
+        let mut stream = TcpStream::connect(self.load.address).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        let mut read = Vec::with_capacity(64 * 1024);
+        let started = Instant::now();
+        stream.write_all(&self.stream).await.unwrap();
+        let mut first = None;
+        while !read.ends_with(DONE) && !read.ends_with(LAST_CHUNK) {
+            let count = stream.read_buf(&mut read).await.unwrap();
+            assert!(count > 0, "a stream ended early: {}", String::from_utf8_lossy(&read));
+            if first.is_none() && read.windows(TEXT.len()).any(|part| part == TEXT) {
+                first = Some(started.elapsed());
+            }
         }
+        first.unwrap().as_secs_f64() * 1e6
     }
-    first.unwrap().as_secs_f64() * 1e6
 }
 
 async fn measure() {
@@ -256,10 +270,20 @@ async fn measure() {
     let setup = Setup::with(folder.path(), &lines);
     let (orrery, _) = setup.start();
     let key = setup.key();
+    let server = |pid, address, key| Server { pid, address, key, connections };
+    let stub = server(stub.0.id(), stub_address, "-");
+    let proxy = server(proxy.0.id(), proxy_address, "-");
+    let orrery = server(orrery.0.id(), setup.base, &key);
+    let messages = format!("\"messages\":[{{\"role\":\"user\",\"content\":\"{PROMPT}\"}}]");
+    let input = |store: bool| format!("\"input\":\"{PROMPT}\",\"store\":{store}");
+    let limited = format!("\"max_tokens\":1000,{messages}");
     let mut subjects = [
-        Subject::new("stub alone", stub.0.id(), stub_address, "-", connections),
-        Subject::new("bare hyper proxy", proxy.0.id(), proxy_address, "-", connections),
-        Subject::new("orrery", orrery.0.id(), setup.base, &key, connections),
+        Subject::new("stub alone", &stub, PATH, &messages),
+        Subject::new("bare hyper proxy", &proxy, PATH, &messages),
+        Subject::new("chat completions", &orrery, PATH, &messages),
+        Subject::new("responses, not stored", &orrery, "/v1/responses", &input(false)),
+        Subject::new("responses, stored", &orrery, "/v1/responses", &input(true)),
+        Subject::new("messages", &orrery, "/v1/messages", &limited),
     ];
     for subject in &subjects {
         subject.load.run(Duration::from_millis(500)).await;
@@ -269,22 +293,31 @@ async fn measure() {
             subject.round(time, calls).await;
         }
     }
-    let base = &subjects[1].samples;
+    print("the proxy", &subjects[1..2], &subjects[..3]);
+    print("chat completions", &subjects[2..3], &subjects[2..]);
+    println!(
+        "{rounds} rounds of {time:?} each, {connections} connections, then {calls} calls each"
+    );
+}
+
+/// Prints a table of the subjects that compares each with a base.
+fn print(base_name: &str, base: &[Subject], subjects: &[Subject]) {
+    let base = &base[0].samples;
     let mut table = Table::new(&[
-        "POST /v1/chat/completions",
+        "route",
         "answers/s",
-        "of the proxy",
+        &format!("of {base_name}"),
         "µs CPU/answer",
         "median µs",
         "added",
-        "first event µs",
+        "first text µs",
         "added",
     ]);
     let difference = |ours: &[f64], theirs: &[f64]| {
         let pairs = ours.iter().zip(theirs).map(|(ours, theirs)| ours - theirs);
         format!("{:+.0}", support::median(pairs.collect()))
     };
-    for Subject { name, samples, .. } in &subjects {
+    for Subject { name, samples, .. } in subjects {
         let rates = samples.rates.iter().zip(&base.rates).map(|(ours, theirs)| ours / theirs);
         table.row([
             (*name).to_owned(),
@@ -298,7 +331,4 @@ async fn measure() {
         ]);
     }
     table.print();
-    println!(
-        "{rounds} rounds of {time:?} each, {connections} connections, then {calls} calls each"
-    );
 }

@@ -52,7 +52,9 @@ def message_for(body):
         wanted = choice["function"]["name"] if isinstance(choice, dict) else wanted and wanted[1]
         tool = next((tool for tool in tools if wanted and wanted in tool["function"]["name"]), tools[0])["function"]
         schema = tool.get("parameters") or {"type": "object"}
-        call = {"name": tool["name"], "arguments": json.dumps(value(schema, schema))}
+        given = re.search(r"with (\{.*\})", said)
+        arguments = given[1] if given else json.dumps(value(schema, schema))
+        call = {"name": tool["name"], "arguments": arguments}
         call = {"id": "call_1", "type": "function", "function": call}
         return {"role": "assistant", "content": None, "tool_calls": [call]}
     form = body.get("response_format") or {"type": "text"}

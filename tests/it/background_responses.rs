@@ -61,6 +61,42 @@ async fn background_response_is_queued_and_completed() {
 }
 
 #[tokio::test]
+async fn background_response_with_same_idempotency_key_is_created_once() {
+    let (up, service) = start(PRICE).await;
+    up.says("hi", 30, 20);
+    let body = with(json!({"background": true}));
+    let keyed = |body: &Value| ask(&service, body).header("idempotency-key", "one").send();
+    let first = keyed(&body).await;
+    let created = first.expect(200);
+    let done = ended(&service, &created).await;
+    let again = keyed(&body).await;
+    assert_eq!(again.expect(200), done);
+    assert_eq!(again.header("x-execution-id"), first.header("x-execution-id"));
+    let mut other = body.clone();
+    other["input"] = json!("other");
+    expect_error(&keyed(&other).await, 422, "invalid_request_error");
+    assert_eq!(up.requests().len(), 1);
+    let mut stream = body.clone();
+    stream["stream"] = json!(true);
+    let streamed = ask(&service, &stream).header("idempotency-key", "two");
+    up.says("hi", 1, 1);
+    let first = events(&streamed.clone().send().await.text);
+    assert_eq!(events(&streamed.send().await.text), first);
+    let restarted = service.restart().await;
+    let again = ask(&restarted, &body).header("idempotency-key", "one").send().await.expect(200);
+    assert_eq!(again, done);
+    restarted.ask(Role::Base, Method::DELETE, &path(&done, "")).key(&restarted.key).send().await;
+    let gone = ask(&restarted, &body).header("idempotency-key", "one").send().await;
+    expect_error(&gone, 404, "invalid_request_error");
+    for text in ["a", "b"] {
+        up.says(text, 1, 1);
+        let whole = ask(&restarted, &with(json!({}))).header("idempotency-key", "three");
+        let said = whole.send().await.expect(200);
+        assert_eq!(said["output"][0]["content"][0]["text"], text, "the key is ignored");
+    }
+}
+
+#[tokio::test]
 async fn background_stream_waits_for_the_end() {
     let (up, service) = start("").await;
     up.is_silent();

@@ -64,6 +64,10 @@ impl Reading {
         let answer = ask.open().await;
         assert_eq!(answer.status(), 200);
         assert_eq!(answer.headers()["content-type"], "text/event-stream");
+        Self::of(answer)
+    }
+
+    pub(crate) fn of(answer: hyper::Response<Incoming>) -> Self {
         Self { body: answer.into_body(), text: String::new() }
     }
 

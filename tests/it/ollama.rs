@@ -120,20 +120,49 @@ async fn ollama_prompt_is_answered_and_loads_models() {
     let said = post(&service, "/api/generate", &body).await.expect(200);
     assert_eq!((&said["response"], &said["message"]), (&json!("Hi!"), &Value::Null));
     assert_eq!(up.newest()["messages"][0]["role"], "system");
-    for (path, body) in [
-        ("/api/generate", json!({"model": "far"})),
-        ("/api/chat", json!({"model": "far", "messages": [], "keep_alive": 0})),
+    for (path, body, reason) in [
+        ("/api/generate", json!({"model": "far"}), "load"),
+        ("/api/chat", json!({"model": "far", "messages": [], "keep_alive": 0}), "unload"),
     ] {
         let loaded = post(&service, path, &body).await.expect(200);
-        assert_eq!((&loaded["done"], &loaded["done_reason"]), (&json!(true), &json!("load")));
-    }
-    for more in [json!({"raw": true}), json!({"suffix": "x"})] {
-        let mut body = json!({"model": "far", "prompt": "hi"});
-        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let refused = post(&service, "/api/generate", &body).await.expect(400);
-        assert!(refused["error"].as_str().unwrap().contains("/v1/completions"), "{refused}");
+        assert_eq!((&loaded["done"], &loaded["done_reason"]), (&json!(true), &json!(reason)));
     }
     assert_eq!(up.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn ollama_raw_prompts_and_suffixes_become_text_completions() {
+    let (up, service) = start().await;
+    let usage = json!({"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7});
+    let choice = json!({"index": 0, "text": "return", "finish_reason": "length"});
+    up.answers(200, json!({"choices": [choice], "usage": usage}).to_string());
+    let body = json!({"model": "far", "prompt": "def f():", "suffix": "1", "stream": false,
+        "options": {"num_predict": 5}});
+    let said = post(&service, "/api/generate", &body).await.expect(200);
+    assert_eq!((&said["response"], &said["done_reason"]), (&json!("return"), &json!("length")));
+    assert_eq!((&said["eval_count"], &said["cost"]), (&json!(4), &json!(0.0043)));
+    let sent = json!({"model": "far", "prompt": "def f():", "suffix": "1", "max_tokens": 5});
+    assert_eq!(up.newest(), sent);
+    assert!(up.requests().last().unwrap().uri().path() == "/v1/completions");
+    let feed = up.streams();
+    feed.event(&json!({"choices": [{"index": 0, "text": "a"}]}));
+    feed.event(&json!({"choices": [{"index": 0, "text": "b", "finish_reason": "stop"}]}));
+    feed.raw("data: [DONE]\n\n");
+    let body = json!({"model": "far", "prompt": "x", "raw": true, "system": "", "images": []});
+    let said = lines(&post(&service, "/api/generate", &body).await);
+    let text: String = said.iter().map(|line| line["response"].as_str().unwrap()).collect();
+    assert_eq!((text.as_str(), &said.last().unwrap()["done"]), ("ab", &json!(true)));
+    for (field, value) in [
+        ("system", json!("be nice")),
+        ("images", json!(["iVBORw0KGgo="])),
+        ("format", json!("json")),
+    ] {
+        let mut body = json!({"model": "far", "prompt": "hi", "raw": true});
+        body[field] = value;
+        let refused = post(&service, "/api/generate", &body).await.expect(400);
+        assert!(refused["error"].as_str().unwrap().starts_with(field), "{refused}");
+    }
+    assert_eq!(up.requests().len(), 2);
 }
 
 #[tokio::test]

@@ -61,6 +61,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("docs/clients.md", "clients/test runs it"),
     ("docs/clients.md", "tests/clients runs the library"),
     ("docs/clients.md", "tests/clients runs the library"),
+    ("docs/clients.md", "tests/clients runs the program"),
     ("docs/clients.md", "tests/clients runs the library"),
     ("docs/clients.md", "needs Claude Code"),
     ("docs/clients.md", "tests/clients runs the library"),
@@ -102,8 +103,9 @@ fn fault(block: &Block, places: &Places) -> Option<String> {
     match block.language.as_str() {
         "json" => values(&block.text).err().map(|error| error.to_string()),
         "yaml" => serde_saphyr::from_str::<Value>(&block.text).err().map(|error| error.to_string()),
-        // The document's service parses the saved file.
-        "toml" if matches!(block.mark, Some(Mark::File(_))) => None,
+        // The document's service parses the saved file. One that is not run belongs to another
+        // program.
+        "toml" if matches!(block.mark, Some(Mark::File(_) | Mark::NotRun(_))) => None,
         "toml" => {
             let folder = tempfile::tempdir().unwrap();
             let file = folder.path().join("it.toml");

@@ -17,7 +17,8 @@ use orrery_domain::chat::Operation;
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::ids::{BatchId, FileId};
 use orrery_engine::{self as engine, EndedCall};
-use orrery_http::request::Peer;
+use orrery_http::budget::Lease;
+use orrery_http::request::{Peer, busy, reserve_values};
 use orrery_http::{self as http, Response, response};
 use orrery_records::idempotency::StoredResponse;
 use orrery_runtime::new_id;
@@ -177,20 +178,23 @@ impl Answers for BatchAnswers {
                 Endpoint::Completions => Operation::Completions,
             };
             let caller = Caller { organization, key, source };
-            // All batches share the answers' memory as one more client.
+            // All batches share the memory of bodies as one more client.
             let mut lease = services.bodies.lease(&Peer::Tcp(([0, 0, 0, 0], 0).into()));
+            if let Err(error) = reserve(&mut lease, &body) {
+                return unread(error).await;
+            }
             let (body, line) = match endpoint {
                 Endpoint::Responses => {
                     match responses::Line::read(services, organization, &body, &mut lease).await {
                         Ok(line) => (line.body.clone(), Some(line)),
-                        Err(error) => return refused(error).await,
+                        Err(error) => return unread(error).await,
                     }
                 }
                 Endpoint::ChatCompletions | Endpoint::Embeddings | Endpoint::Completions => {
                     (body, None)
                 }
             };
-            match services.chat.call_behind_others(caller, operation, body, lease).await {
+            match services.chat.call_behind_others(caller, operation, body, lease.sibling()).await {
                 Ok(finished) => self.record(finished, line, &record).await,
                 Err(chat::Error::Engine(engine::Error::Stopping)) => Answered::Stopping,
                 Err(
@@ -243,6 +247,20 @@ impl BatchAnswers {
             Err(engine::Error::Stopping) => Answered::Stopping,
             Err(_unavailable) => Answered::Later,
         }
+    }
+}
+
+/// Reserves memory for the body of a line and for its JSON values.
+fn reserve(lease: &mut Lease, body: &[u8]) -> Result<(), crate::Error> {
+    lease.grow(body.len()).map_err(|_full| busy())?;
+    Ok(reserve_values(lease, body)?)
+}
+
+/// Returns the answer to a line that cannot be read. A line waits while a budget is exhausted.
+async fn unread(error: crate::Error) -> Answered {
+    match error.status {
+        StatusCode::SERVICE_UNAVAILABLE => Answered::Later,
+        _ => refused(error).await,
     }
 }
 

@@ -12,13 +12,20 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Services;
 use super::chat::X_EXECUTION_ID;
+use orrery_http::budget::Lease;
 use orrery_http::event_stream::EventReader;
+use orrery_http::request::busy;
 use orrery_http::sse::HEARTBEAT;
 use orrery_http::{Body, Response, answers, response};
 
 /// Maximum size of an event of the model's stream, in bytes: the router's own limit, and room for
 /// what it adds.
 const EVENT_MAX: usize = 17 * 1024 * 1024;
+/// Bytes of a stream in memory that do not count toward the budget of bodies in flight.
+const STREAM_FREE: usize = 64 * 1024;
+/// Memory that a byte of a stream takes if its translation keeps it: the byte is in an item, and in
+/// the last events.
+const KEPT_COPIES: usize = 3;
 
 /// Writes the request as a chat completion.
 ///
@@ -110,8 +117,31 @@ pub(crate) enum Came {
     Silence,
     /// The answer is complete.
     Done,
-    /// The stream broke: the reason.
-    Broken(String),
+    /// The stream broke.
+    Broken(Fault),
+}
+
+/// Why a stream broke.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    /// The type of the error in OpenAI's format.
+    pub kind: &'static str,
+    pub message: String,
+}
+
+impl Fault {
+    fn of_upstream(message: impl std::fmt::Display) -> Self {
+        Self { kind: "upstream_error", message: message.to_string() }
+    }
+}
+
+/// What a translation keeps of a stream until its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keeps {
+    Nothing,
+    /// The arguments of tool calls.
+    Calls,
+    Everything,
 }
 
 /// A completion's stream. Dropping it ends the call.
@@ -120,23 +150,42 @@ pub(crate) struct Incoming {
     body: Body,
     events: EventReader,
     reader: dialect::StreamReader,
-    /// The bytes of data so far.
-    bytes: usize,
+    keeps: Keeps,
+    /// The bytes that the translation keeps.
+    kept: usize,
+    /// Reserves memory for the incomplete event, and for what the translation keeps.
+    lease: Lease,
 }
 
 impl Incoming {
-    pub(crate) fn new(body: Body) -> Self {
+    pub(crate) fn new(body: Body, keeps: Keeps, lease: Lease) -> Self {
         Self {
             body,
             events: EventReader::new(EVENT_MAX),
             reader: dialect::StreamReader::default(),
-            bytes: 0,
+            keeps,
+            kept: 0,
+            lease,
         }
     }
 
-    /// Returns the bytes of data that have arrived.
-    pub(crate) const fn bytes(&self) -> usize {
-        self.bytes
+    /// Reads a piece of the stream.
+    fn push(&mut self, piece: &[u8]) -> Result<(), Fault> {
+        self.events.push(piece);
+        if self.keeps == Keeps::Everything {
+            self.kept = self.kept.saturating_add(piece.len());
+        }
+        self.reserve()
+    }
+
+    fn reserve(&mut self) -> Result<(), Fault> {
+        let kept = self.kept.saturating_mul(KEPT_COPIES);
+        let held = self.events.pending().saturating_add(kept);
+        if held <= STREAM_FREE {
+            return Ok(());
+        }
+        let full = |_| Fault { kind: "rate_limit_error", message: busy().message };
+        self.lease.grow_to(held).map_err(full)
     }
 
     /// Waits for the next part, or for the heartbeat after `last_sent`. After [`Came::Done`] and
@@ -150,14 +199,15 @@ impl Incoming {
             match timeout_at(beat, self.body.frame()).await {
                 Err(_elapsed) => return Came::Silence,
                 Ok(Some(Ok(frame))) => {
-                    if let Ok(piece) = frame.into_data() {
-                        self.bytes = self.bytes.saturating_add(piece.len());
-                        self.events.push(&piece);
+                    if let Ok(piece) = frame.into_data()
+                        && let Err(fault) = self.push(&piece)
+                    {
+                        return Came::Broken(fault);
                     }
                 }
                 Ok(Some(Err(_)) | None) => {
                     let reason = "the stream ended before the answer was complete";
-                    return Came::Broken(reason.to_owned());
+                    return Came::Broken(Fault::of_upstream(reason));
                 }
             }
         }
@@ -168,7 +218,7 @@ impl Incoming {
         loop {
             let event = match self.events.next_event() {
                 Ok(event) => event?,
-                Err(too_long) => return Some(Came::Broken(too_long.to_string())),
+                Err(too_long) => return Some(Came::Broken(Fault::of_upstream(too_long))),
             };
             match event.data.as_deref().map(<[u8]>::trim_ascii) {
                 None => return Some(Came::Silence),
@@ -176,10 +226,24 @@ impl Incoming {
                 Some(b"[DONE]") => return Some(Came::Done),
                 Some(data) => match self.reader.event(data) {
                     Ok(events) if events.is_empty() => {}
-                    Ok(events) => return Some(Came::Events(events)),
-                    Err(error) => return Some(Came::Broken(error.to_string())),
+                    Ok(events) => return Some(self.came(events)),
+                    Err(error) => return Some(Came::Broken(Fault::of_upstream(error))),
                 },
             }
         }
+    }
+
+    fn came(&mut self, events: Vec<Event>) -> Came {
+        if self.keeps == Keeps::Calls {
+            for event in &events {
+                if let Event::ToolArguments { text, .. } = event {
+                    self.kept = self.kept.saturating_add(text.len());
+                }
+            }
+            if let Err(fault) = self.reserve() {
+                return Came::Broken(fault);
+            }
+        }
+        Came::Events(events)
     }
 }

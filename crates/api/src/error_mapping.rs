@@ -301,6 +301,8 @@ impl From<responses::Error> for Error {
                 Self::bad_request(error.to_string())
                     .with_open_ai(coded(previous, "context_length_exceeded"))
             }
+            responses::Error::Foreign => Self::bad_request(error.to_string())
+                .with_open_ai(coded(previous, "unsupported_items")),
             responses::Error::Busy => Self::busy(error.to_string()),
             responses::Error::Storage(error) => error.into(),
         }

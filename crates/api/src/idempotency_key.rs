@@ -25,6 +25,9 @@ pub(crate) enum Creation {
 pub(crate) struct OptionalClaim(Option<Claim>);
 
 impl OptionalClaim {
+    /// The claim of a request whose key is ignored.
+    pub(crate) const NONE: Self = Self(None);
+
     /// Returns the commit for the creation. If the request has a key, the commit records `answered`
     /// for that key.
     ///

@@ -11,13 +11,14 @@ use orrery_dialects::messages::{StreamWriter, read, read_prompt, shows_thinking,
 use tokio::time::Instant;
 
 use super::chat::{self, EXECUTION};
-use super::completion::{self, Came, Incoming, execution_of};
+use super::completion::{self, Came, Incoming, Keeps, execution_of};
 use super::doc::{Doc, ErrorForm, RequestDoc, ResponseDoc};
 use super::{Context, Services};
 use orrery_domain::chat::Operation;
 use orrery_domain::raw_object::RawObject;
 use orrery_domain::time::Timestamp;
 use orrery_domain::token_bound::TokenBound;
+use orrery_http::budget::Lease;
 use orrery_http::request::{self as http_request, busy};
 use orrery_http::{Response, response, sse};
 use orrery_runtime as runtime;
@@ -56,6 +57,7 @@ pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Erro
     bound.grow(body.len()).map_err(|_full| busy())?;
     let request_id = context.request.request_id.clone();
     let estimate = if request.is_stream { estimate(&body) } else { 0 };
+    let lease = bound.sibling();
     let body = bound.bind(body);
     let answer = chat::respond(context, caller, Operation::Chat, body).await?;
     let translation = Translation {
@@ -65,7 +67,7 @@ pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Erro
         request_id,
     };
     if completion::is_stream(&answer) {
-        return Ok(translation.stream(answer, estimate));
+        return Ok(translation.stream(answer, estimate, lease));
     }
     translation.whole(answer).await
 }
@@ -89,11 +91,12 @@ pub(crate) async fn count_tokens(mut context: Context) -> Result<Response, crate
     let request = read_prompt(context.request.json().await?);
     let services = &context.services;
     let body = completion::write(&context.services, &request).await?;
+    let mut bound = services.bodies.lease(&context.request.peer);
+    bound.grow(body.len()).map_err(|_full| busy())?;
     let counted = if chat::is_agent(services, &request.model) {
         None
     } else {
-        let lease = services.bodies.lease(&context.request.peer);
-        services.chat.count_prompt(&request.model, body.clone(), lease).await?
+        services.chat.count_prompt(&request.model, body.clone(), bound.sibling()).await?
     };
     let input_tokens = counted.unwrap_or_else(|| estimate(&body));
     Ok(response::json(StatusCode::OK, &TokenCount { input_tokens }))
@@ -126,11 +129,11 @@ impl Translation {
         Ok(completion::respond(&headers, &translated))
     }
 
-    fn stream(self, answer: Response, estimate: u64) -> Response {
+    fn stream(self, answer: Response, estimate: u64, lease: Lease) -> Response {
         let Self { id, model, shows_thinking, request_id } = self;
         let (parts, body) = answer.into_parts();
         let mut stream = Stream {
-            incoming: Incoming::new(body),
+            incoming: Incoming::new(body, Keeps::Nothing, lease),
             writer: StreamWriter::new(id, model, request_id, shows_thinking),
             is_over: false,
             last_sent: runtime::monotonic_now(),
@@ -178,7 +181,7 @@ impl Stream {
                 for event in events {
                     self.is_over |= matches!(event, orrery_dialects::Event::Failure { .. });
                     if let Err(error) = self.writer.event(event, sent) {
-                        return self.fail(&error.to_string(), sent);
+                        return self.fail("api_error", error.to_string(), sent);
                     }
                 }
             }
@@ -186,13 +189,13 @@ impl Stream {
                 self.writer.finish(sent);
                 self.is_over = true;
             }
-            Came::Broken(reason) => self.fail(&reason, sent),
+            Came::Broken(fault) => self.fail(fault.kind, fault.message, sent),
         }
     }
 
-    fn fail(&mut self, message: &str, sent: &mut Vec<Event>) {
+    fn fail(&mut self, kind: &str, message: String, sent: &mut Vec<Event>) {
         self.is_over = true;
-        sent.push(self.writer.failure("api_error", message.to_owned()));
+        sent.push(self.writer.failure(kind, message));
     }
 }
 

@@ -10,11 +10,12 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
 use orrery_dialects::chat as dialect;
 use orrery_dialects::ollama::{
-    Finish, Piece, Read, StreamWriter, is_thinking_hidden, read_chat, read_generate, write_answer,
+    Finish, Piece, Read, StreamWriter, is_thinking_hidden, read_chat, read_generate, unloads,
+    write_answer, write_completion,
 };
 use orrery_wire::ollama::{
     Answer, AnswerMessage, ChatRequest, EmbedInput, EmbedRequest, Embedding, Embeddings,
-    EmbeddingsRequest, Figures, GenerateRequest,
+    EmbeddingsRequest, Figures, Format, FormatName, GenerateRequest, KeepAlive,
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -22,11 +23,13 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::chat::{self, EXECUTION, X_EXECUTION_ID};
-use super::completion::{self, Came, Incoming};
+use super::completion::{self, Came, Incoming, Keeps};
 use super::doc::{Doc, RequestDoc, ResponseDoc};
 use super::{Context, Services};
 use orrery_domain::chat::Operation;
+use orrery_domain::invalid_request::InvalidRequest;
 use orrery_domain::time::Timestamp;
+use orrery_http::budget::Lease;
 use orrery_http::request::busy;
 use orrery_http::{Response, answers, response, sse};
 use orrery_runtime as runtime;
@@ -47,7 +50,7 @@ pub(crate) async fn chat(mut context: Context) -> Result<Response, crate::Error>
     let request: ChatRequest = context.request.json().await?;
     let shape = Shape::new(&request.model, true, is_thinking_hidden(request.think), &context);
     if request.messages.as_ref().is_none_or(Vec::is_empty) {
-        return shape.load(&context);
+        return shape.load(&context, request.keep_alive.as_ref());
     }
     converse(context, read_chat(request), shape).await
 }
@@ -61,18 +64,27 @@ pub(crate) const GENERATE: Doc = Doc {
 /// `POST /api/generate`
 pub(crate) async fn generate(mut context: Context) -> Result<Response, crate::Error> {
     let request: GenerateRequest = context.request.json().await?;
-    let has_suffix = request.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty());
-    if has_suffix || request.raw == Some(true) {
-        let message = "raw and suffix are not supported here: POST /v1/completions of the base \
-                       host continues a text as it is";
-        return Err(crate::Error::bad_request(message));
-    }
+    let is_filled = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
     let shape = Shape::new(&request.model, false, is_thinking_hidden(request.think), &context);
-    let has_prompt = request.prompt.as_ref().is_some_and(|prompt| !prompt.is_empty());
-    if !has_prompt && request.images.as_ref().is_none_or(Vec::is_empty) {
-        return shape.load(&context);
+    let has_suffix = is_filled(&request.suffix);
+    let has_images = request.images.as_ref().is_some_and(|images| !images.is_empty());
+    if !is_filled(&request.prompt) && !has_suffix && !has_images {
+        return shape.load(&context, request.keep_alive.as_ref());
     }
-    converse(context, read_generate(request), shape).await
+    if !has_suffix && request.raw != Some(true) {
+        return converse(context, read_generate(request), shape).await;
+    }
+    let has_format = !matches!(request.format, None | Some(Format::Name(FormatName::Text)));
+    let unavailable =
+        [("images", has_images), ("system", is_filled(&request.system)), ("format", has_format)];
+    if let Some((field, _)) = unavailable.iter().find(|(_, is_set)| *is_set) {
+        let message = format!(
+            "{field} is not available with raw or suffix: the model continues the prompt as it is"
+        );
+        return Err(InvalidRequest::field(*field, message).into());
+    }
+    let body = write_completion(GenerateRequest { model: shape.id.clone(), ..request });
+    answer(context, Operation::Completions, &body, shape).await
 }
 
 /// Answers a conversation.
@@ -84,9 +96,20 @@ async fn converse(context: Context, read: Read, shape: Shape) -> Result<Response
     if let Value::Object(fields) = &mut body {
         fields.extend(more);
     }
-    let answer = ask(context, Operation::Chat, &body).await?;
+    answer(context, Operation::Chat, &body, shape).await
+}
+
+/// Sends a request to the router, and translates its answer.
+async fn answer(
+    context: Context,
+    operation: Operation,
+    body: &Value,
+    shape: Shape,
+) -> Result<Response, crate::Error> {
+    let lease = context.services.bodies.lease(&context.request.peer);
+    let answer = ask(context, operation, body).await?;
     if completion::is_stream(&answer) {
-        return Ok(shape.stream(answer));
+        return Ok(shape.stream(answer, lease));
     }
     shape.whole(answer).await
 }
@@ -146,12 +169,17 @@ impl Shape {
     }
 
     /// Answers a request without a prompt, by which clients load a model. Models load by themselves.
-    fn load(&self, context: &Context) -> Result<Response, crate::Error> {
+    fn load(
+        &self,
+        context: &Context,
+        keep_alive: Option<&KeepAlive>,
+    ) -> Result<Response, crate::Error> {
         if !chat::is_agent(&context.services, &self.id) {
             context.services.chat.bind(&self.id)?;
         }
+        let reason = if unloads(keep_alive) { "unload" } else { "load" };
         let answer =
-            Answer { done: true, done_reason: Some("load"), ..self.line(Piece::default()) };
+            Answer { done: true, done_reason: Some(reason), ..self.line(Piece::default()) };
         Ok(response::json(StatusCode::OK, &answer))
     }
 
@@ -216,10 +244,10 @@ impl Shape {
         Ok(with_execution(response::json(StatusCode::OK, &self.last(piece, finish)), &headers))
     }
 
-    fn stream(self, answer: Response) -> Response {
+    fn stream(self, answer: Response, lease: Lease) -> Response {
         let (parts, body) = answer.into_parts();
         let lines = Lines {
-            incoming: Incoming::new(body),
+            incoming: Incoming::new(body, Keeps::Calls, lease),
             writer: StreamWriter::new(self.hides_thinking),
             shape: self,
             is_over: false,
@@ -310,7 +338,7 @@ impl Lines {
                 add_line(sent, &self.shape.last(Piece::default(), finish));
                 self.is_over = true;
             }
-            Came::Broken(reason) => return Err(reason),
+            Came::Broken(fault) => return Err(fault.message),
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use orrery_agent::{self as agent, servers};
 use orrery_catalog::Catalog;
 use orrery_chat::decisions::{self, Decisions};
 use orrery_chat::{Chat, Dependencies, Options, Upstream};
-use orrery_config::{Config, McpServer, McpTransport};
+use orrery_config::{Config, McpServer, McpTransport, Responses as UpstreamResponses};
 use orrery_domain::model::Pricing;
 use orrery_domain::money::Usd;
 use orrery_engine::Engine;
@@ -61,7 +61,9 @@ pub(crate) fn open(
             Some(header)
         }
     };
-    let upstream = router.upstream_url.clone().map(|url| Upstream { url, authorization });
+    let has_responses = router.responses == UpstreamResponses::Native;
+    let upstream =
+        router.upstream_url.clone().map(|url| Upstream { url, authorization, has_responses });
     let prices = router.prices.iter().map(|price| {
         let pricing = Pricing::UsageBased {
             estimate: None,

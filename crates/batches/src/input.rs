@@ -15,6 +15,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use orrery_domain::batch::{CUSTOM_ID_MAX, ERRORS_MAX, Endpoint, InputError, LINE_MAX, LINES_MAX};
+use orrery_domain::json_fault;
 
 /// A line of the input file.
 #[derive(Debug, Deserialize)]
@@ -198,8 +199,9 @@ pub(crate) fn parse(text: &[u8]) -> serde_json::Result<Line<'_>> {
 /// Returns the `custom_id` of a valid line.
 fn check_line(text: &[u8], endpoint: Endpoint) -> Result<String, InputError> {
     let line = parse(text).map_err(|invalid| {
+        let reason = json_fault::with_position(text, &invalid);
         let message =
-            format!("the line is no object with custom_id, method, url and body: {invalid}");
+            format!("the line is no object with custom_id, method, url and body: {reason}");
         error("invalid_json_line", message, None, None)
     })?;
     let length = line.custom_id.len();

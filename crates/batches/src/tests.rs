@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::lines::{Answered, Answering, Answers, Request};
 use super::{Batches, Delays, Error, New, OPEN_MAX, Progress, input};
-use orrery_domain::batch::{Endpoint, LINE_MAX, LINES_MAX, LineAnswer, Status, WINDOW};
+use orrery_domain::batch::{BYTES_MAX, Endpoint, LINE_MAX, LINES_MAX, LineAnswer, Status, WINDOW};
 use orrery_domain::execution::Source;
 use orrery_domain::ids::{FileId, OrganizationId};
 use orrery_records::files::{Files, Report};
@@ -254,6 +254,9 @@ async fn batch_file_limits_are_checked() {
     assert_eq!(check("\n \n".to_owned()).await.unwrap_err(), "empty_file");
     let long = line("one", &json!({"x": "y".repeat(LINE_MAX)})).to_string();
     assert_eq!(check(long).await.unwrap_err(), "line_too_long");
+    std::fs::File::create(&path).unwrap().set_len(BYTES_MAX).unwrap();
+    let one = input::check(path.clone(), Endpoint::ChatCompletions).await.unwrap();
+    assert_eq!(one.unwrap_err()[0].code, "line_too_long");
     let many = |count: usize| -> String {
         (0..count).map(|id| format!("{}\n", line(&id.to_string(), &json!({})))).collect()
     };

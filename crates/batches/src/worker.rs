@@ -29,6 +29,7 @@ const LINES_OF_A_TURN: usize = 64;
 const CACHED_MAX: usize = 16;
 /// Maximum number of calls for a line whose calls fail with transient errors.
 const ATTEMPTS_MAX: u32 = 4;
+
 /// A batch that is being answered.
 #[derive(Debug)]
 struct State {
@@ -140,16 +141,12 @@ impl Batches {
         let mut queue = Queue::default();
         let mut turns = FuturesUnordered::new();
         let mut trouble = Recurring::default();
+        // Whether the queue has all open batches.
+        let mut is_complete = false;
         loop {
             if !is_held_back() {
-                match self.open().await {
-                    Ok(open) => open.into_iter().for_each(|(of, batch)| queue.add(of, batch)),
-                    Err(error) => {
-                        let error = format!("cannot read the open batches: {error}");
-                        if trouble.is_news(&error) {
-                            tracing::error!("{error}");
-                        }
-                    }
+                if !is_complete {
+                    is_complete = self.queue_open(&mut queue, &mut trouble).await;
                 }
                 queue.unblock();
                 while let Some((batched, state)) = queue.start_turn() {
@@ -159,7 +156,7 @@ impl Batches {
             }
             tokio::select! {
                 () = tasks.stopping() => return,
-                () = self.shared.changed.notified() => {}
+                () = self.shared.changed.notified() => is_complete = false,
                 () = tokio::time::sleep(self.shared.delays.blocked) => {}
                 Some((batched, turn)) = turns.next() => {
                     // A panic is logged by the runtime; the batch continues in its next turn.
@@ -170,17 +167,21 @@ impl Batches {
         }
     }
 
-    /// Returns the unfinished batches, oldest first.
-    async fn open(&self) -> Result<Vec<Batched>, Error> {
-        let mut open = Vec::new();
-        let mut scan = self.shared.store.scan(rows::all_open());
-        while let Some((key, value)) = scan.next().await? {
-            let organization: Option<[u8; 16]> = value.try_into().ok();
-            if let (Some(organization), Some(id)) = (organization, key.last_id::<BatchId>()) {
-                open.push((organization.into(), id));
+    /// Adds the unfinished batches to the queue, oldest first. Returns false if they cannot be read.
+    async fn queue_open(&self, queue: &mut Queue, trouble: &mut Recurring) -> bool {
+        match self.shared.store.owners(rows::all_open()).await {
+            Ok(open) => {
+                open.into_iter().for_each(|(of, batch)| queue.add(of, batch));
+                true
+            }
+            Err(error) => {
+                let error = format!("cannot read the open batches: {error}");
+                if trouble.is_news(&error) {
+                    tracing::error!("{error}");
+                }
+                false
             }
         }
-        Ok(open)
     }
 
     async fn take_turn(

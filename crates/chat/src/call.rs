@@ -136,10 +136,56 @@ impl Chat {
         lease: Lease,
         asked: impl FnOnce(ExecutionId) -> Option<Arc<trace::Origin>>,
     ) -> Result<Answer, Error> {
+        let request = Request::read(operation, &body)?;
+        self.answer(caller, request, body, lease, asked).await
+    }
+
+    /// Returns whether the upstream has OpenAI's Responses API.
+    #[must_use]
+    pub fn has_responses(&self) -> bool {
+        self.inner.options.upstream.as_ref().is_some_and(|upstream| upstream.has_responses)
+    }
+
+    /// Returns whether a request for this model in the format of OpenAI's Responses API passes to
+    /// the upstream's own ([`Chat::respond`]).
+    pub async fn passes_responses(&self, model: &str) -> bool {
+        if !self.has_responses() {
+            return false;
+        }
+        let inner = &self.inner;
+        let alias = inner.alias(model).await;
+        let found = inner.find(alias.unwrap_or(model), Operation::Chat);
+        found.is_ok_and(|found| found.local.is_none())
+    }
+
+    /// Makes a call in the format of OpenAI's Responses API. The events of a stream have no names.
+    /// Otherwise like [`Chat::call`].
+    ///
+    /// # Errors
+    /// As [`Chat::call`].
+    pub async fn respond(
+        &self,
+        caller: Caller,
+        body: Bytes,
+        lease: Lease,
+        asked: impl FnOnce(ExecutionId) -> Option<Arc<trace::Origin>>,
+    ) -> Result<Answer, Error> {
+        let request = Request::read_response(&body)?;
+        self.answer(caller, request, body, lease, asked).await
+    }
+
+    async fn answer(
+        &self,
+        caller: Caller,
+        request: Request,
+        body: Bytes,
+        lease: Lease,
+        asked: impl FnOnce(ExecutionId) -> Option<Arc<trace::Origin>>,
+    ) -> Result<Answer, Error> {
         let id = new_id();
         let trace = Trace::new(id, asked(id));
         let created_at = self.inner.clock.now();
-        let start = Start { caller, operation, body, lease, id, trace, created_at };
+        let start = Start { caller, request, body, lease, id, trace, created_at };
         let (call, candidates) = self.prepare(start).await?;
         let (reply, answer) = oneshot::channel();
         // Even if the client disconnects, its usage is recorded.
@@ -166,7 +212,8 @@ impl Chat {
         let id = new_id();
         let created_at = self.inner.clock.now();
         let trace = Trace::new(id, None);
-        let start = Start { caller, operation, body, lease, id, trace, created_at };
+        let request = Request::read(operation, &body)?;
+        let start = Start { caller, request, body, lease, id, trace, created_at };
         self.prepare(start).await.map(drop)
     }
 
@@ -183,8 +230,8 @@ impl Chat {
     ) -> Result<Finished, Error> {
         let Execution { id, organization, key, source, created_at, .. } = *execution;
         let caller = Caller { organization, key, source };
-        let (operation, trace) = (Operation::Chat, execution.trace());
-        let start = Start { caller, operation, body, lease, id, trace, created_at };
+        let (request, trace) = (Request::read(Operation::Chat, &body)?, execution.trace());
+        let start = Start { caller, request, body, lease, id, trace, created_at };
         self.call_deferred(start, false).await
     }
 
@@ -203,7 +250,8 @@ impl Chat {
     ) -> Result<Finished, Error> {
         let id = new_id();
         let (trace, created_at) = (Trace::new(id, None), self.inner.clock.now());
-        let start = Start { caller, operation, body, lease, id, trace, created_at };
+        let request = Request::read(operation, &body)?;
+        let start = Start { caller, request, body, lease, id, trace, created_at };
         self.call_deferred(start, true).await
     }
 
@@ -228,9 +276,8 @@ impl Chat {
 
     /// Admits a call, and chooses the models to try.
     async fn prepare(&self, start: Start) -> Result<(Call, Vec<Candidate>), Error> {
-        let Start { caller, operation, body, lease, id, trace, created_at } = start;
+        let Start { caller, request, body, lease, id, trace, created_at } = start;
         let inner = Arc::clone(&self.inner);
-        let request = Request::read(operation, &body)?;
         let Caller { organization, key, .. } = caller;
         let alias = inner.alias(&request.model).await.map(str::to_owned);
         let candidates = inner.route(organization, &request, alias.as_deref()).await?;
@@ -265,7 +312,7 @@ impl Chat {
 /// The parts of a call that its caller determines.
 struct Start {
     caller: Caller,
-    operation: Operation,
+    request: Request,
     body: Bytes,
     lease: Lease,
     id: ExecutionId,
@@ -351,7 +398,8 @@ impl Call {
         };
         let limits = Limits::from_now(first_byte, candidate.time_max());
         let ask = |options| self.ask(candidate, may_fall_back, limits, options);
-        let opened = match self.refusal_of_options(&candidate.target).filter(|_| is_stream) {
+        let has_options = is_stream && !self.request.is_response;
+        let opened = match self.refusal_of_options(&candidate.target).filter(|_| has_options) {
             Some(refusal) => {
                 let has_own_options = candidate.request(&self.request).has_own_stream_options();
                 ask_with_options(refusal, has_own_options, ask).await?
@@ -380,7 +428,7 @@ impl Call {
             Failure::new(500, ErrorClass::InternalError, message)
         })?;
         let is_stream = self.request.is_stream;
-        let path = self.request.operation.path();
+        let path = self.request.path();
         let call = self.trace.call(&Execution::call_key(self.id));
         let asked = Asked { path, body: &body, is_stream, may_fall_back, call: &call };
         self.inner.open(name, target, asked, limits).await

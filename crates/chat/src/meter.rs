@@ -5,6 +5,8 @@
 //! changes nothing. The usage of an answer in an unknown format is estimated from its size in
 //! bytes.
 
+use std::borrow::Cow;
+
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
@@ -16,7 +18,7 @@ use orrery_domain::chat::{Operation, Tokens};
 use orrery_domain::raw_object::RawObject;
 use orrery_runners::openai::answer::not_json;
 use orrery_runners::openai::said;
-use orrery_runners::openai::shape::{self, Counts};
+use orrery_runners::openai::shape::{self, Counts, failure_in_error_event};
 
 /// The kind of a stream event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +31,17 @@ pub(crate) enum Seen {
     Usage,
     /// The model has failed.
     Failed(Box<Failure>),
+}
+
+/// An event of OpenAI's Responses API.
+#[derive(Debug, Deserialize)]
+struct ResponseEvent<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    delta: Option<&'a RawValue>,
+    #[serde(borrow)]
+    response: Option<&'a RawValue>,
 }
 
 /// Measures the usage of one answer.
@@ -202,6 +215,48 @@ impl Meter {
             Some(choices) if choices.iter().any(is_message) => Seen::Message,
             _ => Seen::Part,
         })
+    }
+
+    /// Reads the data of an event of OpenAI's Responses API. Returns whether it is the last one of a
+    /// complete answer.
+    ///
+    /// # Errors
+    /// [`Failure`] if the data is not JSON, or if the response has failed.
+    pub(crate) fn response_event(&mut self, data: &[u8]) -> Result<bool, Failure> {
+        let event: ResponseEvent<'_> = serde_json::from_slice(data).map_err(|_other| not_json())?;
+        match event.kind.as_deref().unwrap_or_default() {
+            "response.completed" | "response.incomplete" => {
+                let response: Option<RawObject> =
+                    event.response.and_then(|text| serde_json::from_str(text.get()).ok());
+                self.response(&response.unwrap_or_default());
+                return Ok(true);
+            }
+            "error" | "response.failed" => {
+                let failed = event.response.map_or(data, |response| response.get().as_bytes());
+                return Err(failure_in_error_event(failed));
+            }
+            kind if kind.ends_with(".delta") => {
+                let text = event.delta.map_or("", RawValue::get);
+                self.bytes = self.bytes.saturating_add(text.len() as u64);
+                self.has_answer = true;
+            }
+            _ => {}
+        }
+        Ok(false)
+    }
+
+    /// Reads a complete response of OpenAI's Responses API.
+    pub(crate) fn response(&mut self, response: &RawObject) {
+        self.is_finished = true;
+        self.has_answer = true;
+        let usage = response.value("usage").unwrap_or(Value::Null);
+        match shape::counts_in(&Map::from_iter([("usage".to_owned(), usage)])) {
+            Some(counts) => self.counted.update(counts),
+            None => {
+                let output = response.get("output").unwrap_or_default();
+                self.bytes = self.bytes.max(output.len() as u64);
+            }
+        }
     }
 
     /// Reads a non-streamed answer.

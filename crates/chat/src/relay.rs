@@ -18,7 +18,7 @@ use super::error::Failure;
 use super::meter::{Meter, Seen};
 use super::route::Candidate;
 use super::upstream::{Limits, Opened, note, unopened};
-use super::whole::{too_many_bodies, with_cost};
+use super::whole::{too_many_bodies, with_cost, with_cost_of_response};
 use orrery_domain::chat::{Operation, Tokens};
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::money::Usd;
@@ -62,9 +62,11 @@ struct Relay {
     is_cut: bool,
     pieces: mpsc::Sender<Bytes>,
     wants_usage: bool,
+    /// Whether the stream has the format of OpenAI's Responses API.
+    is_response: bool,
     /// The `model` of the events, if the request names the model by an alias.
     alias: Option<String>,
-    /// The usage-only event, held back until the call is recorded.
+    /// The event with the usage, held back until the call is recorded.
     usage: Option<Bytes>,
     /// The `object` of a chunk.
     object: &'static str,
@@ -97,6 +99,7 @@ impl Call {
             is_cut: false,
             pieces: sender,
             wants_usage: self.request.wants_usage,
+            is_response: self.request.is_response,
             alias: self.alias().map(str::to_owned),
             usage: None,
             object: match self.request.operation {
@@ -249,6 +252,15 @@ impl Relay {
         if event.is_named("error") {
             return Err(End::Failed(shape::failure_in_error_event(data)));
         }
+        if self.is_response {
+            if self.meter.response_event(data).map_err(End::Failed)? {
+                self.usage = Some(data.clone());
+                self.is_done = true;
+            } else {
+                passed.push(event_of(data));
+            }
+            return self.check_allowance();
+        }
         let mut raw = event.raw;
         let renamed = self.alias.as_deref().and_then(|alias| renamed(data, alias));
         if let Some(renamed) = &renamed {
@@ -271,6 +283,10 @@ impl Relay {
             Seen::Usage => self.usage = Some(data.clone()),
             Seen::Failed(failure) => return Err(End::Failed(*failure)),
         }
+        self.check_allowance()
+    }
+
+    fn check_allowance(&mut self) -> Result<(), End> {
         let exceeded = self.allowance.exceeded(&self.name, self.meter.bytes(), self.is_reserved);
         self.is_cut |= exceeded.is_some();
         exceeded.map_or(Ok(()), |failure| Err(End::Failed(failure)))
@@ -345,6 +361,10 @@ impl Relay {
         let last = match end {
             End::Cancelled => return,
             End::Failed(failure) => error_event(&failure),
+            End::Done if self.is_response => {
+                let last = self.usage.take().unwrap_or_default();
+                last_of_response(&last, tokens, cost).unwrap_or_else(|| event_of(&last))
+            }
             End::Done => {
                 let usage = self.wants_usage.then(|| match self.usage.take() {
                     Some(usage) => usage_event(&usage, tokens, cost),
@@ -390,6 +410,16 @@ fn usage_event(data: &[u8], tokens: Tokens, cost: Usd) -> Bytes {
     let object: Option<RawObject> = serde_json::from_slice(data).ok();
     let text = object.and_then(|mut object| with_cost(&mut object, tokens, cost).ok());
     event_of(&text.unwrap_or_else(|| data.to_vec()))
+}
+
+/// Builds the last event of a stream in the format of OpenAI's Responses API, with the cost. Returns
+/// `None` if the event cannot be parsed.
+fn last_of_response(data: &[u8], tokens: Tokens, cost: Usd) -> Option<Bytes> {
+    let mut event: RawObject = serde_json::from_slice(data).ok()?;
+    let mut response: RawObject = event.value("response")?;
+    with_cost_of_response(&mut response, tokens, cost).ok()?;
+    event.set("response", &response).ok()?;
+    Some(event_of(&event.text().ok()?))
 }
 
 /// Returns the common fields of a stream's events, taken from an event with output; `None` for

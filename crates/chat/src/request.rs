@@ -19,11 +19,16 @@ use orrery_wire::request::{Mismatch, field_names, read};
 
 /// The option that requests the usage at the end of a stream.
 const INCLUDE_USAGE: &str = "include_usage";
+/// The path of OpenAI's Responses API under the `/v1` of a server.
+const RESPONSES: &str = "/responses";
 
 /// A valid request.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub operation: Operation,
+    /// Whether the request and its answer have the format of OpenAI's Responses API, which only the
+    /// upstream reads.
+    pub is_response: bool,
     /// The model id, exactly as the client sent it.
     pub model: String,
     /// The fallback chain that the request names.
@@ -55,6 +60,33 @@ impl Request {
         }
     }
 
+    /// Parses a request in the format of OpenAI's Responses API. The upstream checks its fields.
+    ///
+    /// # Errors
+    /// [`InvalidRequest`], which names the field.
+    pub(crate) fn read_response(body: &[u8]) -> Result<Self, InvalidRequest> {
+        let fields: RawObject =
+            serde_json::from_slice(body).map_err(|error| InvalidRequest::body(body, &error))?;
+        let model: Option<String> = fields.value("model");
+        let missing = || InvalidRequest::field("model", "model must be the ID of a model");
+        Ok(Self {
+            operation: Operation::Chat,
+            is_response: true,
+            model: model.ok_or_else(missing)?,
+            selector: None,
+            is_stream: fields.value("stream").unwrap_or(false),
+            wants_usage: true,
+            bound: TokenBound::of_response(&fields),
+            echoes: false,
+            fields,
+        })
+    }
+
+    /// Returns the path under the `/v1` of the model's server.
+    pub(crate) const fn path(&self) -> &'static str {
+        if self.is_response { RESPONSES } else { self.operation.path() }
+    }
+
     fn of_chat(mut fields: RawObject) -> Result<Self, InvalidRequest> {
         let known: CompletionRequest = known_fields(&fields)?;
         fields.remove("fallback_selector");
@@ -62,10 +94,11 @@ impl Request {
         remove_no_limit("max_completion_tokens", known.max_completion_tokens, &mut fields);
         Ok(Self {
             operation: Operation::Chat,
+            is_response: false,
             model: known.model,
-            selector: known.fallback_selector.filter(|name| !name.is_empty()),
-            is_stream: known.stream.unwrap_or(false),
-            wants_usage: known.stream_options.and_then(|one| one.include_usage).unwrap_or(false),
+            is_stream: known.writing.stream.unwrap_or(false),
+            wants_usage: known.writing.wants_usage(),
+            selector: known.writing.selector(),
             bound: TokenBound::of(&fields),
             echoes: false,
             fields,
@@ -86,10 +119,11 @@ impl Request {
         }
         Ok(Self {
             operation: Operation::Completions,
+            is_response: false,
             model: known.model,
-            selector: known.fallback_selector.filter(|name| !name.is_empty()),
-            is_stream: known.stream.unwrap_or(false),
-            wants_usage: known.stream_options.and_then(|one| one.include_usage).unwrap_or(false),
+            is_stream: known.writing.stream.unwrap_or(false),
+            wants_usage: known.writing.wants_usage(),
+            selector: known.writing.selector(),
             bound: TokenBound::of(&fields).for_prompts(prompts),
             echoes: known.echo.unwrap_or(false),
             fields,
@@ -107,6 +141,7 @@ impl Request {
         let bound = TokenBound::of(&fields).for_prompts(count).without_answer();
         Ok(Self {
             operation: Operation::Rerank,
+            is_response: false,
             model: known.model,
             selector: known.fallback_selector.filter(|name| !name.is_empty()),
             is_stream: false,
@@ -142,6 +177,7 @@ impl Request {
         fields.remove("fallback_selector");
         Ok(Self {
             operation: Operation::Embeddings,
+            is_response: false,
             model: known.model,
             selector: known.fallback_selector.filter(|name| !name.is_empty()),
             is_stream: false,
@@ -187,7 +223,7 @@ impl Request {
         }
         if options == StreamOptions::Omitted {
             body.remove("stream_options");
-        } else if self.is_stream {
+        } else if self.is_stream && !self.is_response {
             let mut own: RawObject = body.value("stream_options").unwrap_or_default();
             own.retain(|name| options == StreamOptions::AsSent || name == INCLUDE_USAGE);
             own.set(INCLUDE_USAGE, &true)?;

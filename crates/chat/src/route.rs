@@ -200,10 +200,16 @@ impl Inner {
         }
         let mut first = self.find(id, request.operation)?;
         if first.local.is_none() {
-            if let Target::Server { model, .. } = &mut first.target {
+            if let (Target::Server { url, model, .. }, Some(upstream)) =
+                (&mut first.target, &self.options.upstream)
+            {
+                *url = format!("{}{}", upstream.url, request.path());
                 *model = alias.map(str::to_owned);
             }
             return Ok(vec![first]);
+        }
+        if request.is_response {
+            return Err(wrong_kind(&first.name, &[Operation::Chat], request.operation));
         }
         self.with_fallbacks(organization, first, request).await
     }

@@ -53,6 +53,8 @@ pub struct Upstream {
     pub url: String,
     /// `Bearer …`, marked as sensitive.
     pub authorization: Option<HeaderValue>,
+    /// Whether the server has OpenAI's Responses API, to which requests in its format pass.
+    pub has_responses: bool,
 }
 
 /// The dependencies of the router.

@@ -59,6 +59,7 @@ impl Call {
         }
         let operation = self.request.operation;
         let parsed = match read {
+            Ok(text) if self.request.is_response => parse_response(name, text, is_stream).await,
             Ok(text) => parse_aside(operation, name, text, is_stream).await,
             Err(failure) => Err(failure),
         };
@@ -93,8 +94,13 @@ impl Call {
         let mut meter =
             Meter::new(self.prompt_tokens(&candidate), keeps_content(&self.inner, operation));
         let bytes = text.len();
+        let is_response = self.request.is_response;
         let measure = move || {
-            meter.whole(operation, &answer, &text);
+            if is_response {
+                meter.response(&answer);
+            } else {
+                meter.whole(operation, &answer, &text);
+            }
             (meter, answer)
         };
         let measured = answers::parse_aside(bytes, measure).await;
@@ -115,7 +121,10 @@ impl Call {
             Some(alias) => answer.set("model", alias),
             None => Ok(()),
         };
-        let body = body.and_then(|()| with_cost(&mut answer, came.tokens, came.cost));
+        let body = body.and_then(|()| match is_response {
+            true => with_cost_of_response(&mut answer, came.tokens, came.cost),
+            false => with_cost(&mut answer, came.tokens, came.cost),
+        });
         let came = Came { first_byte: Some(first_byte), content: meter.take_content(), ..came };
         let recorded = self.record(&candidate, &End::Done, came).await;
         let replied = match (recorded, body) {
@@ -213,6 +222,26 @@ async fn parse_aside(
     answers::parse_aside(bytes, parse).await.unwrap_or(Err(unparsed))
 }
 
+/// Parses a complete response of OpenAI's Responses API.
+async fn parse_response(name: &str, text: Bytes, is_stream: bool) -> Result<Parsed, Failure> {
+    if is_stream {
+        return Err(misunderstood(name, "its answer is not a stream"));
+    }
+    let name = name.to_owned();
+    let unparsed = broken(&name, "its answer cannot be read");
+    let bytes = text.len();
+    let parse = move || {
+        let checked = content::check_values(&text);
+        checked.map_err(|error| broken(&name, &format!("its answer cannot be read: {error}")))?;
+        let answer = answer::parse(None, &name, &text)?;
+        match answer.get("output") {
+            Some(_) => Ok(Parsed::Whole(answer, text)),
+            None => Err(misunderstood(&name, "its answer has no output")),
+        }
+    };
+    answers::parse_aside(bytes, parse).await.unwrap_or(Err(unparsed))
+}
+
 /// Returns the failure for an answer that exceeds the memory budget.
 pub(crate) fn too_many_bodies() -> Failure {
     let message = "too many bodies are in flight; try again in a moment";
@@ -247,6 +276,26 @@ pub(crate) fn with_cost(
         }
     }
     answer.text()
+}
+
+/// Serializes a response of OpenAI's Responses API like [`with_cost`].
+///
+/// # Errors
+/// None in practice: all values are JSON.
+pub(crate) fn with_cost_of_response(
+    response: &mut RawObject,
+    tokens: Tokens,
+    cost: Usd,
+) -> Result<Vec<u8>, serde_json::Error> {
+    let mut usage: RawObject = response.value("usage").unwrap_or_default();
+    if usage.get("output_tokens").is_none() {
+        usage.set("input_tokens", &tokens.input)?;
+        usage.set("output_tokens", &tokens.output)?;
+        usage.set("total_tokens", &tokens.total())?;
+    }
+    usage.set("cost", &cost.dollars())?;
+    response.set("usage", &usage)?;
+    response.text()
 }
 
 #[cfg(test)]

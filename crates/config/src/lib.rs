@@ -38,6 +38,7 @@ use ipnet::IpNet;
 use orrery_domain::ids::KeyId;
 
 pub use self::alerts::{AlertFormat, Alerts};
+pub use self::router::Responses;
 pub use self::secret::Secret;
 pub use self::source::{Flags, LOCAL_FILE, Source};
 
@@ -344,6 +345,7 @@ pub struct Router {
     /// slash. With `None`, such ids are unknown.
     pub upstream_url: Option<String>,
     pub upstream_key: Option<Secret>,
+    pub responses: Responses,
     /// Fraction added to each price: 0.05 adds 5 %.
     pub platform_fee: f64,
     /// Prices of the upstream's models, at most one per model.

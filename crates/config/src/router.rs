@@ -8,7 +8,8 @@ use serde_json::json;
 
 use super::reader::{Parsed, Section};
 use super::values::{
-    self, Value, api_url, duration, flag, list, map, number, problem, text, web_address, wrong_type,
+    self, Value, api_url, duration, flag, list, map, number, one_of, problem, text, web_address,
+    wrong_type,
 };
 use super::{ModelPrice, Router, Secret};
 
@@ -25,6 +26,29 @@ const PRICE_MAX: f64 = 1_000_000.0;
 const PRICE: &str = "a table such as { model = \"openai/gpt-x\", per_million_input_tokens = 2.5, \
                      per_million_output_tokens = 10.0 }";
 
+/// How requests in the format of OpenAI's Responses API reach the upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Responses {
+    /// As chat completions.
+    Translate,
+    /// As they are, for an upstream that has the Responses API.
+    Native,
+}
+
+impl Responses {
+    /// All values.
+    pub const ALL: [Self; 2] = [Self::Translate, Self::Native];
+
+    /// Returns the value in the configuration.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Translate => "translate",
+            Self::Native => "native",
+        }
+    }
+}
+
 /// Reads the section. A secret's path is resolved against `folder`.
 pub(super) fn router(section: &mut Section<'_>, folder: &Path) -> Router {
     let time = || duration(MILLISECOND..=HOUR);
@@ -34,6 +58,12 @@ pub(super) fn router(section: &mut Section<'_>, folder: &Path) -> Router {
     if section.span("upstream_key").is_some() && section.span("upstream_url").is_none() {
         let message = "`router.upstream_key` has no effect without `upstream_url`";
         section.error("upstream_key", message.to_owned());
+    }
+    let responses =
+        section.get("responses", Responses::Translate, one_of(&Responses::ALL, Responses::as_str));
+    if responses == Responses::Native && section.span("upstream_url").is_none() {
+        let message = "`router.responses = \"native\"` has no effect without `upstream_url`";
+        section.error("responses", message.to_owned());
     }
     let prices = section.get("prices", Vec::new(), list(price));
     for (index, price) in prices.iter().enumerate() {
@@ -45,6 +75,7 @@ pub(super) fn router(section: &mut Section<'_>, folder: &Path) -> Router {
     Router {
         upstream_url,
         upstream_key,
+        responses,
         platform_fee: section.get("platform_fee", 0.0, number(0.0..=FEE_MAX)),
         prices,
         aliases: section.get("aliases", Vec::new(), map(alias)),

@@ -30,6 +30,8 @@ const STARTS: [(&str, &str); 10] = [
 ];
 /// Number of bytes at the start that are checked for another notation.
 const START_BYTES: usize = 2000;
+/// Maximum length of a parser's message, in characters. The parser quotes values.
+const MESSAGE_CHARS_MAX: usize = 200;
 
 /// What a parser reports, and how to correct it.
 struct Fault {
@@ -80,9 +82,17 @@ fn fault(text: &[u8], error: &serde_json::Error) -> Fault {
             hinted("an escape from \\ud800 to \\udfff is half of a character", "send both halves")
         }
         _ => Fault {
-            message: message.to_owned(),
+            message: cut(message),
             hint: foreign(text, error).or_else(|| notation(text, error).map(str::to_owned)),
         },
+    }
+}
+
+/// Returns the start of a message.
+fn cut(message: &str) -> String {
+    match message.char_indices().nth(MESSAGE_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", message.get(..end).unwrap_or_default()),
+        None => message.to_owned(),
     }
 }
 
@@ -196,5 +206,14 @@ mod tests {
             assert!(hint.is_empty() || hint.starts_with(": "), "{text}: {placed}");
             assert_eq!(hint.is_empty(), !sentence.contains(": "), "{text}: {placed}");
         }
+    }
+
+    #[test]
+    fn messages_quote_no_long_values() {
+        let text = format!("\"{}\"", "\u{e4}".repeat(10_000));
+        let error = serde_json::from_str::<Vec<u8>>(&text).unwrap_err();
+        let sentence = with_position(text.as_bytes(), &error);
+        assert!(sentence.contains("… at line 1 column 20002"), "{sentence}");
+        assert!(sentence.len() < 500, "{sentence}");
     }
 }

@@ -22,8 +22,9 @@ const MEDIA_TOKENS_MAX: u64 = 16_384;
 /// Maximum bytes of text of a token that a client sends, on average.
 const TOKEN_BYTES_MAX: u64 = 16;
 /// Top-level fields whose text the model reads.
-const TEXTS: [&str; 9] = [
+const TEXTS: [&str; 10] = [
     "prompt",
+    "instructions",
     "suffix",
     "query",
     "documents",
@@ -67,12 +68,13 @@ struct Part<'a> {
 }
 
 impl Prompt {
-    fn of(request: &RawObject) -> Self {
+    /// Reads a request whose conversation is in the field `messages`.
+    fn of(request: &RawObject, messages: &str) -> Self {
         let mut prompt = Self::default();
         for (name, value) in request.fields() {
             prompt.sent = prompt.sent.saturating_add(length(name));
             match name {
-                "messages" => prompt.add_messages(value),
+                _ if name == messages => prompt.add_messages(value),
                 _ if TEXTS.contains(&name) => prompt.add_text(value),
                 _ if is_media(value) || is_url(value) => {
                     prompt.media = prompt.media.saturating_add(1);
@@ -181,9 +183,20 @@ impl TokenBound {
         let largest =
             |names: [&str; 2]| names.into_iter().filter_map(|name| number(request, name)).max();
         Self {
-            prompt: Prompt::of(request),
+            prompt: Prompt::of(request, "messages"),
             answer: largest(limits),
             answers: largest(answers).unwrap_or(1),
+            prompts: 1,
+        }
+    }
+
+    /// Returns the maximum usage of a request in the format of OpenAI's Responses API.
+    #[must_use]
+    pub fn of_response(request: &RawObject) -> Self {
+        Self {
+            prompt: Prompt::of(request, "input"),
+            answer: number(request, "max_output_tokens"),
+            answers: 1,
             prompts: 1,
         }
     }
@@ -350,7 +363,7 @@ mod tests {
             (json!({"input": [1, 2, 3]}), 3, 8),
             (json!({"input": [[1, 2], [3]]}), 3, 8),
         ] {
-            let prompt = Prompt::of(&object(&request));
+            let prompt = Prompt::of(&object(&request), "messages");
             let shown: String = request.to_string().chars().take(100).collect();
             assert_eq!((prompt.estimate(), prompt.most()), (estimate, most), "{shown}");
         }

@@ -184,12 +184,7 @@ impl Request {
         let whole = std::mem::take(&mut self.held).freeze();
         let whole = self.decoded(whole)?;
         let whole = self.in_utf8(whole)?;
-        let values = count_values(&whole);
-        if values > JSON_VALUES_MAX {
-            let message = format!("the request body holds more than {JSON_VALUES_MAX} JSON values");
-            return Err(Error::status(StatusCode::PAYLOAD_TOO_LARGE, message));
-        }
-        self.lease.grow(values.saturating_mul(VALUE_BYTES)).map_err(|_full| busy())?;
+        reserve_values(&mut self.lease, &whole)?;
         if let Some(fields) = &self.fields {
             fields.look(&whole)?;
         }
@@ -384,6 +379,19 @@ impl TooSlow {
 #[must_use]
 pub fn busy() -> Error {
     Error::busy("too many bodies are in flight; try again in a moment")
+}
+
+/// Reserves memory for the parsed JSON values of a body.
+///
+/// # Errors
+/// 413 if the body has too many JSON values; 503 if the budget is exhausted.
+pub fn reserve_values(lease: &mut Lease, body: &[u8]) -> Result<(), Error> {
+    let values = count_values(body);
+    if values > JSON_VALUES_MAX {
+        let message = format!("the request body holds more than {JSON_VALUES_MAX} JSON values");
+        return Err(Error::status(StatusCode::PAYLOAD_TOO_LARGE, message));
+    }
+    lease.grow(values.saturating_mul(VALUE_BYTES)).map_err(|_full| busy())
 }
 
 /// Returns an upper bound of the number of JSON values in `text`, field names included, without

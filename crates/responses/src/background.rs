@@ -47,6 +47,8 @@ pub struct NewBackground {
     pub shows_reasoning: bool,
     /// The trace context of the request.
     pub origin: Option<Arc<trace::Origin>>,
+    /// Writes that are part of the commit.
+    pub beside: Commit,
 }
 
 /// Creates responses in the background; clones share the same state.
@@ -71,13 +73,12 @@ impl Background {
     /// # Errors
     /// [`chat::Error`]: nothing was accepted.
     pub async fn start(&self, caller: Caller, wanted: NewBackground) -> Result<(), chat::Error> {
-        let NewBackground { new, body, model, shows_reasoning, origin } = wanted;
+        let NewBackground { new, body, model, shows_reasoning, origin, mut beside } = wanted;
         let inner = &self.inner;
         let text = body.get().to_owned().into();
         let lease = inner.bodies.lease(&Peer::InProcess);
         inner.chat.check_call(caller, Operation::Chat, text, lease).await?;
         let (organization, id) = (new.organization, new.id);
-        let mut beside = Commit::new();
         let added = inner.responses.add(&mut beside, new, Some(shows_reasoning)).await;
         added.map_err(engine::Error::from)?;
         let call = Call {

@@ -42,6 +42,9 @@ pub enum Error {
          that still matter, and begin a new one"
     )]
     TooLarge,
+    /// An answer of an upstream that has the Responses API itself.
+    #[error("the conversation has items that only an upstream with the Responses API can read")]
+    Foreign,
     /// The memory budget has no room for the items.
     #[error("too many bodies are in flight; try again in a moment")]
     Busy,
@@ -94,6 +97,25 @@ impl Responses {
         last: ExecutionId,
         lease: &mut Lease,
     ) -> Result<Vec<Item>, Error> {
+        let items = self.raw_conversation(organization, last, lease).await?;
+        let parse = |item: &RawValue| serde_json::from_str(item.get());
+        items
+            .iter()
+            .map(|item| parse(item))
+            .collect::<Result<_, _>>()
+            .map_err(|_unknown_type| Error::Foreign)
+    }
+
+    /// Returns the items of a conversation like [`Self::conversation`], of any type.
+    ///
+    /// # Errors
+    /// [`Error`]
+    pub async fn raw_conversation(
+        &self,
+        organization: OrganizationId,
+        last: ExecutionId,
+        lease: &mut Lease,
+    ) -> Result<Vec<Box<RawValue>>, Error> {
         let mut reading = Reading { lease, bytes: 0 };
         let mut newest_first = Vec::new();
         let mut next = Some(last);
@@ -112,11 +134,7 @@ impl Responses {
             newest_first.push(self.items(&stored).await?);
             next = stored.previous;
         }
-        let items = newest_first.into_iter().rev().flatten();
-        Ok(items
-            .map(|item| serde_json::from_str(item.get()))
-            .collect::<Result<_, _>>()
-            .map_err(|error| storage::Error::malformed("response", error))?)
+        Ok(newest_first.into_iter().rev().flatten().collect())
     }
 
     /// Replaces the references among `items` by the items to which they refer. `lease` reserves
@@ -130,30 +148,36 @@ impl Responses {
         items: &mut [Item],
         lease: &mut Lease,
     ) -> Result<(), Error> {
-        let mut reading = Reading { lease, bytes: 0 };
-        let mut known: HashMap<ExecutionId, HashMap<String, Box<RawValue>>> = HashMap::new();
+        let mut stored = StoredItems::new(self, organization, lease);
         for item in items {
             let Item::Reference(reference) = &*item else { continue };
-            let missing = || Error::NoItem { id: reference.id.clone() };
-            let response = response_of_item(&reference.id).and_then(parse).ok_or_else(missing)?;
-            if !known.contains_key(&response) {
-                if known.len() == DEPTH_MAX {
-                    return Err(Error::TooDeep);
-                }
-                let stored = self.read(organization, response).await?.ok_or_else(missing)?;
-                reading.take(&stored)?;
-                let named = self.items(&stored).await?.into_iter().filter_map(|item| {
-                    let Named { id } = serde_json::from_str(item.get()).ok()?;
-                    Some((id, item))
-                });
-                known.insert(response, named.collect());
+            let found = stored.find(&reference.id).await?;
+            *item = serde_json::from_str(found.get()).map_err(|_unknown_type| Error::Foreign)?;
+        }
+        Ok(())
+    }
+
+    /// Replaces the references among items like [`Self::resolve`], of any type.
+    ///
+    /// # Errors
+    /// [`Error`]
+    pub async fn resolve_raw(
+        &self,
+        organization: OrganizationId,
+        items: &mut [Box<RawValue>],
+        lease: &mut Lease,
+    ) -> Result<(), Error> {
+        #[derive(Deserialize)]
+        #[serde(tag = "type", rename_all = "snake_case")]
+        enum Referring {
+            ItemReference { id: String },
+        }
+        let mut stored = StoredItems::new(self, organization, lease);
+        for item in items {
+            let referring: Result<Referring, _> = serde_json::from_str(item.get());
+            if let Ok(Referring::ItemReference { id }) = referring {
+                *item = stored.find(&id).await?;
             }
-            let found = known.get(&response).and_then(|items| items.get(&reference.id));
-            let found = found.ok_or_else(missing)?;
-            // An item may be referred to any number of times.
-            reading.take_bytes(found.get().len() as u64)?;
-            *item = serde_json::from_str(found.get())
-                .map_err(|error| storage::Error::malformed("response", error))?;
         }
         Ok(())
     }
@@ -173,5 +197,43 @@ impl Responses {
         let items =
             items.ok_or_else(|| storage::Error::malformed("response", "it cannot be read"))?;
         Ok(items.map_err(|error| storage::Error::malformed("response", error))?)
+    }
+}
+
+/// The items of stored responses, by their IDs.
+struct StoredItems<'a> {
+    responses: &'a Responses,
+    organization: OrganizationId,
+    reading: Reading<'a>,
+    known: HashMap<ExecutionId, HashMap<String, Box<RawValue>>>,
+}
+
+impl<'a> StoredItems<'a> {
+    fn new(responses: &'a Responses, organization: OrganizationId, lease: &'a mut Lease) -> Self {
+        let reading = Reading { lease, bytes: 0 };
+        Self { responses, organization, reading, known: HashMap::new() }
+    }
+
+    async fn find(&mut self, id: &str) -> Result<Box<RawValue>, Error> {
+        let missing = || Error::NoItem { id: id.to_owned() };
+        let response = response_of_item(id).and_then(parse).ok_or_else(missing)?;
+        if !self.known.contains_key(&response) {
+            if self.known.len() == DEPTH_MAX {
+                return Err(Error::TooDeep);
+            }
+            let stored = self.responses.read(self.organization, response).await?;
+            let stored = stored.ok_or_else(missing)?;
+            self.reading.take(&stored)?;
+            let named = self.responses.items(&stored).await?.into_iter().filter_map(|item| {
+                let Named { id } = serde_json::from_str(item.get()).ok()?;
+                Some((id, item))
+            });
+            self.known.insert(response, named.collect());
+        }
+        let found = self.known.get(&response).and_then(|items| items.get(id));
+        let found = found.ok_or_else(missing)?;
+        // An item may be referred to any number of times.
+        self.reading.take_bytes(found.get().len() as u64)?;
+        Ok(found.clone())
     }
 }

@@ -7,6 +7,7 @@ use super::key::Key;
 use super::record::{Record, decode};
 use super::store::Store;
 use super::view::Moment;
+use orrery_domain::ids::{Id, OrganizationId};
 
 /// Maximum rows per page.
 pub(crate) const PAGE_MAX: usize = 10_000;
@@ -78,6 +79,23 @@ impl Store {
     /// The same errors as [`Store::get`].
     pub async fn has_any(&self, prefix: Key) -> Result<bool, Error> {
         Ok(!self.page(Page::of(prefix, 1)).await?.is_empty())
+    }
+
+    /// Returns the rows under `prefix` whose keys end with an id and whose values are organizations,
+    /// in the order of their keys. Other rows are skipped.
+    ///
+    /// # Errors
+    /// The same errors as [`Store::get`].
+    pub async fn owners<T: Id>(&self, prefix: Key) -> Result<Vec<(OrganizationId, T)>, Error> {
+        let mut found = Vec::new();
+        let mut scan = self.scan(prefix);
+        while let Some((key, value)) = scan.next().await? {
+            let organization: Option<[u8; 16]> = value.try_into().ok();
+            if let (Some(organization), Some(id)) = (organization, key.last_id()) {
+                found.push((organization.into(), id));
+            }
+        }
+        Ok(found)
     }
 
     /// Reads all rows of a range, page by page.

@@ -36,10 +36,8 @@ pub struct CompletionRequest {
     /// The conversation, oldest message first.
     #[schemars(length(min = 1, max = MESSAGES_MAX))]
     pub messages: Vec<Message>,
-    /// Whether to stream the answer as server-sent events.
-    pub stream: Option<bool>,
-    /// Options for a streamed answer.
-    pub stream_options: Option<StreamOptions>,
+    #[serde(flatten)]
+    pub writing: Writing,
     /// The number of answers to generate.
     #[schemars(range(min = 1, max = ANSWERS_MAX))]
     pub n: Option<u64>,
@@ -49,6 +47,18 @@ pub struct CompletionRequest {
     /// The maximum number of tokens per answer. -1 means limited only by the context length.
     #[schemars(range(min = -1, max = u32::MAX), extend("not" = {"const": 0}))]
     pub max_completion_tokens: Option<i64>,
+    /// The number of most likely tokens to report at each position.
+    #[schemars(range(min = 0, max = 20))]
+    pub top_logprobs: Option<u64>,
+}
+
+/// The fields that chat and text completions have in common: how the model writes.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub struct Writing {
+    /// Whether to stream the answer as server-sent events.
+    pub stream: Option<bool>,
+    /// Options for a streamed answer.
+    pub stream_options: Option<StreamOptions>,
     /// The sampling temperature. Higher values make the answer more random.
     #[schemars(range(min = 0, max = 2))]
     pub temperature: Option<f64>,
@@ -61,13 +71,24 @@ pub struct CompletionRequest {
     /// Positive values make tokens less likely the more often they occur in the text.
     #[schemars(range(min = -2, max = 2))]
     pub frequency_penalty: Option<f64>,
-    /// The number of most likely tokens to report at each position.
-    #[schemars(range(min = 0, max = 20))]
-    pub top_logprobs: Option<u64>,
     /// The string at which the model stops, or up to 64 such strings.
     pub stop: Option<Texts>,
     /// The fallback chain to use for a local model. Defaults to the first enabled chain by name.
     pub fallback_selector: Option<String>,
+}
+
+impl Writing {
+    /// Returns the fallback chain that the request names.
+    #[must_use]
+    pub fn selector(self) -> Option<String> {
+        self.fallback_selector.filter(|name| !name.is_empty())
+    }
+
+    /// Returns whether the client wants the usage at the end of a stream.
+    #[must_use]
+    pub fn wants_usage(&self) -> bool {
+        self.stream_options.as_ref().and_then(|options| options.include_usage).unwrap_or(false)
+    }
 }
 
 /// A message of the conversation.

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::chat::{ANSWERS_MAX, ChunkUsage, MODEL_CHARS_MAX, StreamEnd, StreamOptions, Texts};
+use super::chat::{ANSWERS_MAX, ChunkUsage, MODEL_CHARS_MAX, StreamEnd, Writing};
 use super::{openai, pattern};
 
 /// Maximum number of prompts in a request.
@@ -32,10 +32,8 @@ pub struct CompletionRequest {
     pub suffix: Option<String>,
     /// Whether the answer begins with the prompt.
     pub echo: Option<bool>,
-    /// Whether to stream the answer as server-sent events.
-    pub stream: Option<bool>,
-    /// Options for a streamed answer.
-    pub stream_options: Option<StreamOptions>,
+    #[serde(flatten)]
+    pub writing: Writing,
     /// The number of answers to each prompt. At most 128 answers in total.
     #[schemars(range(min = 1, max = ANSWERS_MAX))]
     pub n: Option<u64>,
@@ -48,22 +46,6 @@ pub struct CompletionRequest {
     /// The maximum number of tokens per answer. -1 means limited only by the context length.
     #[schemars(range(min = -1, max = u32::MAX), extend("not" = {"const": 0}))]
     pub max_tokens: Option<i64>,
-    /// The sampling temperature. Higher values make the answer more random.
-    #[schemars(range(min = 0, max = 2))]
-    pub temperature: Option<f64>,
-    /// Sample only from the most likely tokens whose probabilities add up to this value.
-    #[schemars(range(min = 0, max = 1))]
-    pub top_p: Option<f64>,
-    /// Positive values make tokens less likely that already occur in the text.
-    #[schemars(range(min = -2, max = 2))]
-    pub presence_penalty: Option<f64>,
-    /// Positive values make tokens less likely the more often they occur in the text.
-    #[schemars(range(min = -2, max = 2))]
-    pub frequency_penalty: Option<f64>,
-    /// Where the model stops: a string, or up to 64 of them.
-    pub stop: Option<Texts>,
-    /// The fallback chain to use for a local model. Defaults to the first enabled chain by name.
-    pub fallback_selector: Option<String>,
 }
 
 /// The text to continue: a string, up to 128 strings, or arrays of tokens.

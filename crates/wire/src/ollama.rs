@@ -61,9 +61,9 @@ pub struct GenerateRequest {
     pub stream: Option<bool>,
     /// Whether the model reasons before it answers.
     pub think: Option<Think>,
-    /// Rejected unless it is empty.
+    /// The text after the answer, for models that fill in the middle.
     pub suffix: Option<String>,
-    /// Rejected if it is true.
+    /// Whether the model continues the prompt as it is, without a chat template.
     pub raw: Option<bool>,
     /// Accepted and ignored.
     pub keep_alive: Option<KeepAlive>,

@@ -16,6 +16,7 @@ use super::{Keep, TAG};
 use crate::chat::identified;
 use crate::completion;
 use crate::doc::{Doc, ErrorForm, ResponseDoc};
+use crate::idempotency_key::{self, OptionalClaim};
 use crate::{Context, Services};
 use orrery_chat::Caller;
 use orrery_domain::ids::{ExecutionId, OrganizationId};
@@ -23,6 +24,7 @@ use orrery_domain::invalid_request::InvalidRequest;
 use orrery_engine as engine;
 use orrery_http::sse::{self, HEARTBEAT};
 use orrery_http::{Response, response};
+use orrery_records::idempotency::StoredResponse;
 use orrery_responses::{self as responses, NewBackground};
 use orrery_runtime as runtime;
 use orrery_wire::responses::answer::{Response as Answer, Settings, Status};
@@ -33,6 +35,8 @@ pub(super) struct Wanted {
     pub settings: Settings,
     pub shows_reasoning: bool,
     pub request: Request,
+    /// The claim to the request's `Idempotency-Key`, which is held until the response is durable.
+    pub claim: OptionalClaim,
 }
 
 /// Accepts a response, and answers with it or its stream.
@@ -41,7 +45,7 @@ pub(super) async fn create(
     caller: Caller,
     wanted: Wanted,
 ) -> Result<Response, crate::Error> {
-    let Wanted { keep, settings, shows_reasoning, request } = wanted;
+    let Wanted { keep, settings, shows_reasoning, request, claim } = wanted;
     let services = &context.services;
     let is_stream = request.is_stream;
     // The engine reads the answer as a whole.
@@ -59,6 +63,7 @@ pub(super) async fn create(
         model: request.model,
         shows_reasoning,
         origin: context.origin(id),
+        beside: claim.commit(StoredResponse::created(id))?,
     };
     services.background.start(caller, wanted).await?;
     let answer = if is_stream {
@@ -68,6 +73,30 @@ pub(super) async fn create(
         response::json(StatusCode::OK, &queued)
     };
     Ok(identified(id, answer))
+}
+
+/// Returns the response that an earlier request with the same `Idempotency-Key` created.
+pub(super) async fn again(
+    context: &Context,
+    answered: &StoredResponse,
+    is_stream: bool,
+) -> Result<Response, crate::Error> {
+    let services = &context.services;
+    let organization = context.caller()?.organization;
+    let id: ExecutionId = idempotency_key::created_id(answered)?;
+    let found = if is_stream {
+        follow(services, organization, id, 0).await?
+    } else {
+        services.background.find(organization, id).await?.map(|response| {
+            response::json_text(StatusCode::OK, Bytes::from(response.get().to_owned()))
+        })
+    };
+    let gone = || {
+        let id = responses::shown(id);
+        let message = format!("this Idempotency-Key created the response '{id}', which is gone");
+        crate::Error::not_found(message)
+    };
+    Ok(identified(id, found.ok_or_else(gone)?))
 }
 
 /// Returns the events of a response from the number `skipped` on: those of one that has not ended

@@ -3,20 +3,24 @@
 //! are those of `chat`.
 
 mod background;
+mod native;
 mod stored;
 mod stream;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use orrery_dialects::responses::{
     Head, Ids, PREFIX, identify, of_input, read, settings, shows_reasoning, write_answer,
 };
+use serde::Deserialize;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::chat::{self, EXECUTION};
 use super::completion::{self, execution_of};
 use super::doc::{Doc, ErrorForm, RequestDoc, ResponseDoc};
+use super::idempotency_key::{self, Creation, OptionalClaim};
 use super::{Context, Services};
 use orrery_domain::chat::Operation;
 use orrery_domain::ids::{ExecutionId, OrganizationId};
@@ -45,6 +49,7 @@ const ITEM_COPIES: usize = 2;
 pub(crate) const CREATE: Doc = Doc {
     errors: ErrorForm::OpenAi,
     request: Some(RequestDoc::json::<CreateRequest>()),
+    is_idempotent: true,
     responses: chat::failures!(ResponseDoc::json_or_events::<Answer, Event>(
         200,
         "The response; with `stream`, server-sent events that end with `response.completed`, \
@@ -55,14 +60,21 @@ pub(crate) const CREATE: Doc = Doc {
                   upstream. The request is translated to a chat completion, and its answer back. \
                   The response is stored for `retention.responses` of the configuration unless \
                   `store` is false, so that `previous_response_id` can continue it. With \
-                  `background`, the answer is the queued response, which survives a restart. The cost is in \
-                  `usage.cost`. Errors have OpenAI's format.",
+                  `background`, the answer is the queued response, which survives a restart; an \
+                  `Idempotency-Key` counts only then. The cost is in `usage.cost`. Errors have \
+                  OpenAI's format.",
     ..Doc::new(TAG, "create_response", "Create a response")
 };
 
 /// `POST /v1/responses`
 pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Error> {
     let given = context.request.body().await?;
+    if passes(&context.services, &given).await {
+        let caller = chat::caller_of(&context)?;
+        let mut lease = context.services.bodies.lease(&context.request.peer);
+        lease.grow(given.len().saturating_mul(ITEM_COPIES)).map_err(|_full| busy())?;
+        return native::create(&context, caller, &given, lease).await;
+    }
     let request = request::read(http_request::parse_value(&given)?);
     let request: CreateRequest = request.map_err(InvalidRequest::from)?;
     check_background(&context.services, &request)?;
@@ -70,6 +82,12 @@ pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Erro
     let services = Arc::clone(&context.services);
     let mut lease = services.bodies.lease(&context.request.peer);
     lease.grow(given.len().saturating_mul(ITEM_COPIES)).map_err(|_full| busy())?;
+    let claim = match begin(&context, &request, caller.organization, &given).await? {
+        Creation::New(claim) => claim,
+        Creation::Replay(answered) => {
+            return background::again(&context, &answered, request.stream == Some(true)).await;
+        }
+    };
     drop(given);
     let settings = settings(&request);
     let shows_reasoning = shows_reasoning(&request);
@@ -83,7 +101,7 @@ pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Erro
     if settings.background
         && let Some(keep) = keep
     {
-        let wanted = background::Wanted { keep, settings, shows_reasoning, request };
+        let wanted = background::Wanted { keep, settings, shows_reasoning, request, claim };
         return background::create(&context, caller, wanted).await;
     }
     let body = completion::write(&services, &request).await?;
@@ -154,6 +172,39 @@ impl Line {
         let response = completion::translated(answer, translate).await?;
         to_raw_value(&response).map_err(crate::Error::internal)
     }
+}
+
+/// Returns whether a request passes to the upstream as it is. Responses in the background do not.
+async fn passes(services: &Services, given: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Named<'a> {
+        #[serde(borrow)]
+        model: Cow<'a, str>,
+        background: Option<bool>,
+    }
+    if !services.chat.has_responses() {
+        return false;
+    }
+    match serde_json::from_slice::<Named<'_>>(given) {
+        Ok(Named { model, background: None | Some(false) }) => {
+            services.chat.passes_responses(&model).await
+        }
+        Ok(_) | Err(_) => false,
+    }
+}
+
+/// Looks up the `Idempotency-Key` of a response in the background. The key of any other response is
+/// ignored.
+async fn begin(
+    context: &Context,
+    request: &CreateRequest,
+    organization: OrganizationId,
+    given: &[u8],
+) -> Result<Creation, crate::Error> {
+    if request.background != Some(true) {
+        return Ok(Creation::New(OptionalClaim::NONE));
+    }
+    idempotency_key::begin(context, organization, "response", given).await
 }
 
 fn check_background(services: &Services, request: &CreateRequest) -> Result<(), crate::Error> {

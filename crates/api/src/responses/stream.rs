@@ -10,19 +10,13 @@ use tokio::time::Instant;
 
 use super::Keep;
 use crate::Services;
-use crate::completion::{self, Came, Incoming};
+use crate::completion::{self, Came, Fault, Incoming, Keeps};
 use orrery_http::budget::Lease;
-use orrery_http::request::busy;
 use orrery_http::{Response, sse};
 use orrery_runtime as runtime;
 use orrery_wire::responses::answer::Response as Answer;
 use orrery_wire::responses::event::Event;
 
-/// Streams up to this size, in bytes, are not counted in the budget of bodies.
-const STREAM_FREE: usize = 64 * 1024;
-/// Memory that a stream takes for each byte of the model's stream: its text is in the item and in
-/// the last events.
-const STREAM_COPIES: usize = 3;
 pub(super) const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
 
 /// Translates the stream of a completion. With `keep`, the response is stored before its last
@@ -37,10 +31,10 @@ pub(super) fn stream_of(
     let (parts, body) = answer.into_parts();
     let stream = Stream {
         services,
-        incoming: Incoming::new(body),
+        incoming: Incoming::new(body, Keeps::Everything, lease.sibling()),
         writer: StreamWriter::new(head),
         keep,
-        lease,
+        _input: lease,
         is_begun: false,
         is_over: false,
         last_sent: runtime::monotonic_now(),
@@ -58,8 +52,8 @@ struct Stream {
     incoming: Incoming,
     writer: StreamWriter,
     keep: Option<Keep>,
-    /// Covers the answer, which the last event repeats.
-    lease: Lease,
+    /// Reserves memory for the items of the input, until the response is stored.
+    _input: Lease,
     is_begun: bool,
     is_over: bool,
     last_sent: Instant,
@@ -96,12 +90,6 @@ impl Stream {
         match came {
             Came::Silence => {}
             Came::Events(events) => {
-                let held = self.incoming.bytes();
-                if held > STREAM_FREE
-                    && self.lease.grow_to(held.saturating_mul(STREAM_COPIES)).is_err()
-                {
-                    return self.fail("rate_limit_error", busy().message, sent).await;
-                }
                 for event in events {
                     if let Some(failed) = self.writer.event(event, sent) {
                         self.is_over = true;
@@ -119,7 +107,7 @@ impl Stream {
                     }
                 }
             }
-            Came::Broken(reason) => self.fail("upstream_error", reason, sent).await,
+            Came::Broken(Fault { kind, message }) => self.fail(kind, message, sent).await,
         }
     }
 

@@ -1,9 +1,18 @@
-//! Reads answers and streams of chat completions.
+//! Reads answers and streams of chat completions, and of text completions, whose choices have a
+//! text in place of a message.
+
+use std::mem::{Discriminant, discriminant};
 
 use serde_json::{Map, Value};
 
 use super::REASONING_FIELDS;
 use crate::{Answer, End, Event, Part, Reasoning, ToolCall, Unreadable, Usage};
+
+/// Maximum number of tool calls in a streamed answer.
+const CALLS_MAX: usize = 1024;
+/// Maximum number of changes between text, reasoning and tool calls in a streamed answer: each
+/// begins a part of the translated answer, which may be larger than its text.
+const PARTS_MAX: usize = 10_000;
 
 /// Reads a complete answer: its first choice.
 ///
@@ -19,8 +28,8 @@ pub fn read_answer(text: &[u8]) -> Result<Answer, Unreadable> {
     let message = message.unwrap_or(&empty);
     let mut parts = Vec::new();
     parts.extend(reasoning_of(message).map(Part::Reasoning));
-    let text = text_of(message);
-    parts.extend(Some(text).filter(|text| !text.is_empty()).map(Part::Text));
+    let text = Some(text_of(message)).filter(|text| !text.is_empty());
+    parts.extend(text.or_else(|| filled_text(choice)).map(Part::Text));
     parts.extend(filled(message, "refusal").map(|text| Part::Refusal(text.to_owned())));
     let calls = message.get("tool_calls").and_then(Value::as_array).into_iter().flatten();
     let legacy = message.get("function_call").filter(|call| call.is_object());
@@ -68,6 +77,12 @@ fn text_of(message: &Map<String, Value>) -> String {
         Some(Value::Array(parts)) => parts.iter().map(|part| string(part, "text")).collect(),
         _ => String::new(),
     }
+}
+
+/// Returns the text of a text completion's choice.
+fn filled_text(choice: &Value) -> Option<String> {
+    let text = string(choice, "text");
+    (!text.is_empty()).then(|| text.to_owned())
 }
 
 fn reasoning_of(message: &Map<String, Value>) -> Option<Reasoning> {
@@ -119,13 +134,17 @@ fn usage_of(usage: &Value) -> Option<Usage> {
 pub struct StreamReader {
     /// The calls that have begun: their numbers in the stream, and their IDs.
     calls: Vec<(u64, String)>,
+    /// The kind of the last part.
+    last: Option<Discriminant<Event>>,
+    /// The number of parts that have begun.
+    parts: usize,
 }
 
 impl StreamReader {
     /// Reads the data of an event, without `[DONE]`.
     ///
     /// # Errors
-    /// [`Unreadable`] if it is not JSON.
+    /// [`Unreadable`] if it is not JSON, or if the answer has too many parts.
     pub fn event(&mut self, data: &[u8]) -> Result<Vec<Event>, Unreadable> {
         let chunk: Value = serde_json::from_slice(data)
             .map_err(|error| Unreadable(format!("has an event that is not JSON: {error}")))?;
@@ -141,13 +160,37 @@ impl StreamReader {
         };
         for choice in choices.filter(is_first) {
             let delta = choice.get("delta").or(choice.get("message")).and_then(Value::as_object);
-            if let Some(delta) = delta {
-                self.delta(delta, &mut events);
+            match delta {
+                Some(delta) => self.delta(delta, &mut events),
+                None => events.extend(filled_text(choice).map(Event::Text)),
             }
             events.extend(end_of(choice).map(Event::End));
         }
         events.extend(chunk.get("usage").and_then(usage_of).map(Event::Usage));
+        self.check(&events)?;
         Ok(events)
+    }
+
+    /// Checks the number of parts.
+    fn check(&mut self, events: &[Event]) -> Result<(), Unreadable> {
+        for event in events {
+            let kind = Some(discriminant(event));
+            let begins = match event {
+                Event::Text(_) | Event::Refusal(_) | Event::Reasoning(_) => self.last != kind,
+                Event::ToolStart { .. } => true,
+                Event::ToolArguments { .. } => false,
+                Event::End(_) | Event::Usage(_) | Event::Failure { .. } => continue,
+            };
+            self.last = kind;
+            self.parts = self.parts.saturating_add(usize::from(begins));
+        }
+        if self.calls.len() > CALLS_MAX {
+            return Err(Unreadable(format!("has more than {CALLS_MAX} tool calls")));
+        }
+        if self.parts > PARTS_MAX {
+            return Err(Unreadable(format!("has more than {PARTS_MAX} parts")));
+        }
+        Ok(())
     }
 
     fn delta(&mut self, delta: &Map<String, Value>, events: &mut Vec<Event>) {

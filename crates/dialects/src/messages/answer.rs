@@ -208,7 +208,7 @@ impl StreamWriter {
             }
             Event::End(end) => self.end = Some(end),
             Event::Usage(usage) => self.usage = usage,
-            Event::Failure { kind, message } => sent.push(self.failure(kind_of(&kind), message)),
+            Event::Failure { kind, message } => sent.push(self.failure(&kind, message)),
         }
         Ok(())
     }
@@ -225,9 +225,9 @@ impl StreamWriter {
 
     /// Returns the event that ends a broken stream.
     #[must_use]
-    pub fn failure(&self, kind: &'static str, message: String) -> Sent {
+    pub fn failure(&self, kind: &str, message: String) -> Sent {
         let request_id = self.request_id.clone();
-        Sent::Error { error: ErrorBody { kind, message }, request_id }
+        Sent::Error { error: ErrorBody { kind: kind_of(kind), message }, request_id }
     }
 
     fn text(&mut self, text: String, sent: &mut Vec<Sent>) {

@@ -4,4 +4,6 @@ mod answer;
 mod request;
 
 pub use self::answer::{Finish, Piece, StreamWriter, write_answer};
-pub use self::request::{Read, is_thinking_hidden, read_chat, read_generate};
+pub use self::request::{
+    Read, is_thinking_hidden, read_chat, read_generate, unloads, write_completion,
+};

@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 
 use orrery_wire::chat::Texts;
 use orrery_wire::ollama::{
-    self as wire, ChatRequest, Format, FormatName, GenerateRequest, Options, Think,
+    self as wire, ChatRequest, Format, FormatName, GenerateRequest, KeepAlive, Options, Think,
 };
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::{Effort, Image, Message, Part, Reasoning, Request, Role, Thinking, Tool, ToolCall};
 
@@ -49,6 +49,39 @@ pub fn read_chat(request: ChatRequest) -> Read {
         ..common.request
     };
     Read { request, ..common }
+}
+
+/// Returns whether the client wants to unload the model.
+#[must_use]
+pub fn unloads(keep_alive: Option<&KeepAlive>) -> bool {
+    match keep_alive {
+        Some(KeepAlive::Seconds(seconds)) => *seconds == 0.0,
+        Some(KeepAlive::Text(text)) => ["0", "0s", "0m"].contains(&text.as_str()),
+        None => false,
+    }
+}
+
+/// Writes a prompt that the model continues without a chat template, as a text completion.
+#[must_use]
+pub fn write_completion(request: GenerateRequest) -> Value {
+    let GenerateRequest { model, prompt, suffix, options, stream, .. } = request;
+    let common = common(model, None, options.unwrap_or_default(), stream, None);
+    let Read { request, more: mut fields } = common;
+    let stops = request.stops;
+    let set = [
+        ("model", Some(request.model.into())),
+        ("prompt", Some(prompt.unwrap_or_default().into())),
+        ("suffix", suffix.filter(|suffix| !suffix.is_empty()).map(Value::from)),
+        ("max_tokens", request.token_limit.map(Value::from)),
+        ("temperature", request.temperature.map(Value::from)),
+        ("top_p", request.top_p.map(Value::from)),
+        ("top_k", request.top_k.map(Value::from)),
+        ("stop", (!stops.is_empty()).then(|| stops.into())),
+        ("stream", request.is_stream.then(|| true.into())),
+        ("stream_options", request.is_stream.then(|| json!({"include_usage": true}))),
+    ];
+    fields.extend(set.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
+    Value::Object(fields)
 }
 
 /// Reads a prompt.
@@ -215,7 +248,6 @@ fn image(image: String) -> Part {
 mod tests {
     use super::*;
     use crate::chat::{ModelServer, write};
-    use serde_json::json;
 
     fn chat(body: Value) -> Value {
         let Read { request, more } = read_chat(serde_json::from_value(body).unwrap());
@@ -274,6 +306,23 @@ mod tests {
         }));
         assert_eq!(written["response_format"]["json_schema"]["schema"], schema);
         assert_eq!((&written["max_tokens"], &written["stream"]), (&Value::Null, &Value::Null));
+    }
+
+    #[test]
+    fn raw_prompts_and_suffixes_are_written_as_text_completions() {
+        let options = json!({"num_predict": 7, "stop": ["x"], "seed": 3, "num_ctx": 9});
+        let body = json!({
+            "model": "m", "prompt": "def f(", "suffix": "return 1", "raw": true, "options": options,
+        });
+        let written = write_completion(serde_json::from_value(body).unwrap());
+        let expected = json!({
+            "model": "m", "prompt": "def f(", "suffix": "return 1", "max_tokens": 7, "stop": ["x"],
+            "seed": 3, "stream": true, "stream_options": {"include_usage": true},
+        });
+        assert_eq!(written, expected);
+        let body = json!({"model": "m", "suffix": "", "stream": false});
+        let written = write_completion(serde_json::from_value(body).unwrap());
+        assert_eq!(written, json!({"model": "m", "prompt": ""}));
     }
 
     #[test]

@@ -93,7 +93,8 @@ pub fn failed(kind: &str, message: String) -> Outcome {
 }
 
 /// Returns the code of a failed response for the kind of an error in OpenAI's form.
-pub(super) fn code_of(kind: &str) -> &'static str {
+#[must_use]
+pub fn code_of(kind: &str) -> &'static str {
     match kind {
         "rate_limit_error" => "rate_limit_exceeded",
         "invalid_request_error" => "invalid_prompt",

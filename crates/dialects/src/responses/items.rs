@@ -9,6 +9,9 @@ use super::digits;
 
 /// What begins the number of an item of an input.
 const OF_INPUT: &str = "in";
+/// The prefix of the IDs of items whose type has none, and the maximum length of a prefix.
+const ITEM: &str = "item";
+const PREFIX_MAX: usize = 16;
 
 /// Returns the items of an input as a response lists them, without their IDs, which depend on that
 /// of the response: see [`identify`]. References that are not resolved are left out.
@@ -28,6 +31,27 @@ pub fn identify(items: &mut [Shown], response: &str) {
         };
         *id = format!("{prefix}_{}_{OF_INPUT}{index}", digits(response));
     }
+}
+
+/// Returns the ID of an item of the response `response`. Its prefix is that of another ID of the item.
+#[must_use]
+pub fn item_id(other: &str, response: &str, index: usize) -> String {
+    let prefix = other.split_once('_').map_or(ITEM, |(prefix, _)| prefix);
+    let prefix = if prefix.len() > PREFIX_MAX { ITEM } else { prefix };
+    format!("{prefix}_{}_{index}", digits(response))
+}
+
+/// Returns the ID of an item, of any type, of the input of the response `response`.
+#[must_use]
+pub fn input_id(kind: &str, response: &str, index: usize) -> String {
+    let prefix = match kind {
+        "message" | "" => "msg",
+        "function_call" => "fc",
+        "function_call_output" => "fco",
+        "reasoning" => "rs",
+        _ => ITEM,
+    };
+    format!("{prefix}_{}_{OF_INPUT}{index}", digits(response))
 }
 
 /// Returns the digits of the response to which an item belongs, according to its ID.

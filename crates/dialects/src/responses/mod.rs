@@ -9,8 +9,8 @@ mod replay;
 mod request;
 mod stream;
 
-pub use self::answer::{Head, Ids, begun, failed, write_answer};
-pub use self::items::{identify, of_input, response_of_item};
+pub use self::answer::{Head, Ids, begun, code_of, failed, write_answer};
+pub use self::items::{identify, input_id, item_id, of_input, response_of_item};
 pub use self::replay::{replay, replay_begin};
 pub use self::request::{conversation, read, settings, shows_reasoning};
 pub use self::stream::StreamWriter;

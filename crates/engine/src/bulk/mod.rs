@@ -6,7 +6,7 @@ mod work;
 
 use tokio::sync::Notify;
 
-use crate::{Engine, Error, Inner};
+use crate::{Engine, Error};
 use orrery_domain::bulk::{Job, Status};
 use orrery_domain::ids::{Id, JobId, OrganizationId};
 use orrery_storage::commit::Expect;
@@ -121,21 +121,6 @@ impl Engine {
             Ok(Change::Put(job, commit))
         };
         inner.store.update(&job(organization, id), cancel).await
-    }
-}
-
-impl Inner {
-    /// Returns the running jobs, oldest first.
-    async fn open_jobs(&self) -> Result<Vec<(OrganizationId, JobId)>, Error> {
-        let mut open = Vec::new();
-        let mut scan = self.store.scan(open_jobs());
-        while let Some((key, value)) = scan.next().await? {
-            let organization: Option<[u8; 16]> = value.try_into().ok();
-            if let (Some(organization), Some(id)) = (organization, key.last_id::<JobId>()) {
-                open.push((organization.into(), id));
-            }
-        }
-        Ok(open)
     }
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{job, put};
+use super::{job, open_jobs, put};
 use crate::query::history::Filter;
 use crate::{Engine, Error, Inner};
 use orrery_domain::bulk::{Action, Job, Status};
@@ -81,7 +81,7 @@ impl Inner {
         }
         let mut all = Turn::Ended;
         let mut fault = None;
-        for (organization, id) in self.open_jobs().await? {
+        for (organization, id) in self.store.owners::<JobId>(open_jobs()).await? {
             let turn = self.take_turn(organization, id).await.unwrap_or_else(|error| {
                 fault = Some(format!("cannot continue bulk job {id}: {error}"));
                 Turn::Later
