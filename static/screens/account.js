@@ -1,7 +1,7 @@
 // The member's own account: password and keyboard shortcuts.
 
 import { html, useState } from "../vendor/preact.js";
-import { Button, Input, Notice, Page, Text, Username, ask, sentence, session } from "../core.js";
+import { Button, Input, Notice, Page, ROLES, Text, Username, ask, sentence, session } from "../core.js";
 import { BASE } from "../location.js";
 import { Password } from "./enter.js";
 
@@ -40,7 +40,7 @@ export function List() {
   };
   return html`<${Page} title="Your account">
     <dl class="facts"><div><dt>Name</dt><dd><${Text}>${member.name}</${Text}></dd></div><div><dt>Email</dt><dd><${Text}>${member.email}</${Text}></dd></div>
-      <div><dt>Organization</dt><dd><${Text}>${organization.name}</${Text}></dd></div><div><dt>Role</dt><dd>${member.role === "owner" ? "Owner" : "Member"}</dd></div>
+      <div><dt>Organization</dt><dd><${Text}>${organization.name}</${Text}></dd></div><div><dt>Role</dt><dd>${ROLES[member.role][0]}: ${ROLES[member.role][1]}</dd></div>
       <div><dt>API key access</dt><dd>${member.api_key_access ? "Can manage API keys" : "No"}</dd></div></dl>
     <section class="narrow"><h2>Change the password</h2><form class="stack" onSubmit=${submit}><${Username} email=${member.email} />
       ${state.done ? html`<${Notice} kind="good">The password is changed. You are logged out on every other device.</${Notice}>` : null}

@@ -27,6 +27,7 @@ const WORDS = {
   "member.create": "Joined",
   "member.delete": "Removed a member",
   "member.password": "Set a new password",
+  "member.role": "Changed the role of a member",
   "member.allow_keys": "Granted “API key access”",
   "member.deny_keys": "Revoked “API key access”",
   "chain.create": "Created a fallback chain",

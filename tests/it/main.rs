@@ -88,6 +88,7 @@ mod reload;
 mod responses;
 mod retention;
 mod role_screens;
+mod roles;
 mod router;
 mod routes;
 mod runs;

@@ -51,11 +51,12 @@ fn route_table() {
         .map(|route| {
             let hosts: Vec<&str> = route.hosts.iter().map(|role| role.as_str()).collect();
             format!(
-                "{:<38} {:<6} {:<58} {:<10} {:<10} {:?}\n",
+                "{:<38} {:<6} {:<58} {:<10} {:<8} {:<10} {:?}\n",
                 hosts.join(" "),
                 route.method.as_str(),
                 route.path,
                 format!("{:?}", route.access),
+                route.role.as_str(),
                 format!("{:?}", route.body),
                 route.rate,
             )

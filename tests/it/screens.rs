@@ -106,7 +106,7 @@ async fn screens_show_a_new_key_once_and_buttons_by_permission() {
     grace.fill("What is the key for?", "late").await;
     allows(false).await;
     grace.press("Create the key").await;
-    grace.see("You may not do this.").await;
+    grace.see("This needs the permission 'Can manage API keys', which the Owner grants.").await;
     grace.see("ask the Owner for the permission").await;
     grace.press("Cancel").await;
     grace.run("window.wasHere = true").await;

@@ -138,6 +138,7 @@ impl From<members::Error> for Error {
             Of::InvalidName => of_field("name", message),
             Of::InvalidEmail => of_field("email", message),
             Of::PasswordLength => of_field("password", message),
+            Of::OneOwner => of_field("role", message),
             Of::EmailTaken | Of::TooManyMembers | Of::TooManyInvitations | Of::OwnerStays => {
                 Self::conflict(message)
             }

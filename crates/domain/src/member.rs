@@ -28,13 +28,20 @@ pub fn is_email(text: &str) -> bool {
     parts.is_some()
 }
 
-/// The role of a member in the organization.
+/// The role of a member in the organization. Each role may do all that the roles after it may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemberRole {
-    /// Each organization has exactly one Owner.
+    /// Each organization has exactly one Owner, who also manages the members.
     Owner,
-    Member,
+    /// Changes workflows, chains, schedules, secrets and webhook endpoints.
+    // Before there were roles, everyone but the Owner was a member and could do all this.
+    #[serde(alias = "member")]
+    Editor,
+    /// Runs models and workflows, and cancels, repeats and redelivers.
+    Operator,
+    /// Reads.
+    Viewer,
 }
 
 /// A person who may log in to the dashboard.
@@ -58,13 +65,24 @@ pub struct Member {
 }
 
 impl MemberRole {
+    /// The roles that a member other than the Owner can have.
+    pub const GIVEN: [Self; 3] = [Self::Editor, Self::Operator, Self::Viewer];
+
     /// Returns the name that is used in storage and in output.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Owner => "owner",
-            Self::Member => "member",
+            Self::Editor => "editor",
+            Self::Operator => "operator",
+            Self::Viewer => "viewer",
         }
+    }
+
+    /// Returns whether this role may do what `needed` may do.
+    #[must_use]
+    pub const fn covers(self, needed: Self) -> bool {
+        self as u8 <= needed as u8
     }
 }
 
@@ -73,6 +91,12 @@ impl Member {
     #[must_use]
     pub fn may_manage_keys(&self) -> bool {
         self.is_owner() || self.api_key_access
+    }
+
+    /// Returns whether the member's role covers `needed`.
+    #[must_use]
+    pub const fn may(&self, needed: MemberRole) -> bool {
+        self.role.covers(needed)
     }
 
     /// Returns whether the member is the organization's Owner.
@@ -147,6 +171,9 @@ pub struct Link {
     /// The member whose password is reset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub member: Option<MemberId>,
+    /// The role of the invited person. Absent: an editor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<MemberRole>,
     /// The invited person, if the Owner entered one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub email: Option<String>,

@@ -66,7 +66,7 @@ pub struct Member {
     pub name: String,
     /// The member's email address, which is used to log in.
     pub email: String,
-    /// Whether the member is the Owner.
+    /// What the member may do.
     pub role: MemberRole,
     /// Whether the member can manage API keys.
     pub api_key_access: bool,
@@ -97,12 +97,16 @@ pub struct Members {
     pub members: Vec<Member>,
 }
 
-/// A change to a member's permissions.
-#[derive(Debug, Deserialize, JsonSchema)]
+/// A change to a member's role or permission. Omitted fields do not change.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MemberChange {
+    /// The new role: `editor`, `operator` or `viewer`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<MemberRole>,
     /// Whether the member can manage API keys.
-    pub api_key_access: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_key_access: Option<bool>,
 }
 
 /// A login with email address and password.
@@ -196,6 +200,8 @@ pub struct InvitationRequest {
     /// sees.
     #[schemars(length(max = EMAIL_MAX), transform = pattern::optional_email)]
     pub email: Option<String>,
+    /// The role of the person: `editor`, `operator` or `viewer`. Defaults to `editor`.
+    pub role: Option<MemberRole>,
 }
 
 /// A new link. This is the only response that contains its URL.
@@ -218,6 +224,8 @@ pub struct Invitation {
     pub id: LinkId,
     /// The email address that the Owner entered.
     pub email: Option<String>,
+    /// The role that the person gets.
+    pub role: MemberRole,
     /// When the invitation was created.
     pub created_at: Time,
     /// When the invitation expires.
@@ -236,6 +244,7 @@ impl From<&member::Link> for Invitation {
         Self {
             id: link.id,
             email: link.email.clone(),
+            role: link.role.unwrap_or(MemberRole::Editor),
             created_at: link.created_at.into(),
             expires_at: link.expires_at.into(),
         }

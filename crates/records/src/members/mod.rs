@@ -64,8 +64,10 @@ pub enum Error {
     NoMember,
     #[error("invitation not found")]
     NoInvitation,
-    #[error("the Owner always has this permission and cannot be removed")]
+    #[error("the Owner always has every permission and cannot be removed")]
     OwnerStays,
+    #[error("an organization has one Owner: choose the role editor, operator or viewer")]
+    OneOwner,
     #[error("this link is not valid: check that it was copied completely")]
     LinkUnknown,
     #[error("this link was used already")]
@@ -89,6 +91,14 @@ pub struct Options {
     pub session_idle: Duration,
     /// Maximum lifetime.
     pub session_max: Duration,
+}
+
+/// A change of what a member may do. `None` leaves it as it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AccessChange {
+    pub role: Option<MemberRole>,
+    /// The permission 'Can manage API keys'.
+    pub api_key_access: Option<bool>,
 }
 
 /// The data that a new member enters.
@@ -194,7 +204,10 @@ impl Members {
         // The link is checked again, because hashing takes a while and the link must still be valid
         // afterward.
         let opened = self.opened(token, Some(kind)).await?;
-        let role = if kind == LinkKind::Setup { MemberRole::Owner } else { MemberRole::Member };
+        let role = match kind {
+            LinkKind::Setup => MemberRole::Owner,
+            LinkKind::Invitation | LinkKind::Reset => opened.link.role.unwrap_or(MemberRole::Editor),
+        };
         let member = Member {
             id: new_id(),
             organization,
@@ -322,24 +335,42 @@ impl Members {
         Ok(self.store.read(&rows::member(organization.into(), member.into())).await?)
     }
 
-    /// Grants or revokes a member's permission 'Can manage API keys'. Keys do not change.
+    /// Changes a member's role, or grants or revokes the permission 'Can manage API keys'. Keys do
+    /// not change.
     ///
     /// # Errors
-    /// [`Error::NoMember`]; [`Error::OwnerStays`]; [`Error::Storage`].
-    pub async fn set_key_access(
+    /// [`Error::NoMember`]; [`Error::OwnerStays`]; [`Error::OneOwner`]; [`Error::Storage`].
+    pub async fn set_access(
         &self,
         organization: OrganizationId,
         id: MemberId,
-        api_key_access: bool,
+        access: AccessChange,
     ) -> Result<Member, Error> {
-        let action = if api_key_access { "member.allow_keys" } else { "member.deny_keys" };
-        self.change(organization, id, action, |member| {
+        let AccessChange { role, api_key_access } = access;
+        if role == Some(MemberRole::Owner) {
+            return Err(Error::OneOwner);
+        }
+        let change = |member: Option<Member>| async move {
+            let mut member = member.ok_or(Error::NoMember)?;
             if member.is_owner() {
                 return Err(Error::OwnerStays);
             }
-            Ok(Member { api_key_access, ..member })
-        })
-        .await
+            let mut commit = Commit::new();
+            if let Some(allowed) = api_key_access {
+                let action = if allowed { "member.allow_keys" } else { "member.deny_keys" };
+                self.recorder.add(&mut commit, action, &member.email, organization)?;
+                member.api_key_access = allowed;
+            }
+            if let Some(role) = role {
+                let subject = format!("{} {}", member.email, role.as_str());
+                self.recorder.add(&mut commit, "member.role", subject, organization)?;
+                member.role = role;
+            }
+            Ok::<_, Error>(Change::Put(member, commit))
+        };
+        let member = self.store.update(&rows::member(organization, id), change).await?;
+        self.changed.send_replace(());
+        Ok(member)
     }
 
     async fn change(

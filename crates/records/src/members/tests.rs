@@ -87,7 +87,7 @@ async fn session_beyond_the_limit_ends_the_oldest() {
 async fn link_works_once_for_a_day() {
     let fixture = Fixture::new();
     let (owner, _) = fixture.owner().await;
-    let invite = async || fixture.members.invite(fixture.organization, None).await.unwrap();
+    let invite = async || fixture.members.invite(fixture.organization, None, None).await.unwrap();
     let late = invite().await;
     fixture.clock.advance(24 * HOUR);
     let refused = fixture.members.accept(&token(&late), newcomer("b@example.com")).await;
@@ -128,18 +128,22 @@ async fn member_changes_race_without_a_second_owner_or_a_lost_write() {
     let made: Vec<_> = outcomes.iter().filter(|outcome| outcome.is_ok()).collect();
     assert_eq!(made.len(), 1, "{outcomes:?}");
     assert_eq!(fixture.members.list(fixture.organization).await.unwrap().len(), 1);
-    let invited = fixture.members.invite(fixture.organization, None).await.unwrap();
+    let invited = fixture.members.invite(fixture.organization, None, None).await.unwrap();
     let accepted = fixture.members.accept(&self::token(&invited), newcomer("b@example.com")).await;
     let (member, session) = accepted.unwrap();
     let visit = fixture.members.authenticate(&session, By::Person).await.unwrap().unwrap();
-    let allow = fixture.members.set_key_access(fixture.organization, member.id, true);
+    let access = AccessChange { api_key_access: Some(true), role: Some(MemberRole::Viewer) };
+    let allow = fixture.members.set_access(fixture.organization, member.id, access);
     let reset = fixture.members.reset_link(fixture.organization, member.id).await.unwrap();
     let reset_token = self::token(&reset);
     let reset = fixture.members.reset(&reset_token, "another long password");
     let (allowed, reset) = tokio::join!(allow, reset);
     assert!(allowed.is_ok() && reset.is_ok());
     let now = fixture.members.member(fixture.organization, member.id).await.unwrap();
-    assert_eq!((now.api_key_access, now.epoch), (true, 1));
+    assert_eq!((now.api_key_access, now.role, now.epoch), (true, MemberRole::Viewer, 1));
+    let owner = AccessChange { role: Some(MemberRole::Owner), ..AccessChange::default() };
+    let refused = fixture.members.set_access(fixture.organization, member.id, owner).await;
+    assert!(matches!(refused, Err(Error::OneOwner)), "{refused:?}");
     tokio::time::timeout(60 * Duration::from_secs(1), fixture.members.ended(&visit)).await.unwrap();
     fixture.members.remove(fixture.organization, member.id).await.unwrap();
     assert!(matches!(
@@ -188,6 +192,9 @@ fn member_records_match_golden_bytes() {
         + r#""password":"$argon2id$","epoch":3,"created_at":1795167000000000}"#;
     assert_eq!(encode(&member).unwrap(), [b"\x01", stored.as_bytes()].concat());
     assert_eq!(decode::<Member>(&encode(&member).unwrap()).unwrap(), member);
+    // Before there were roles, everyone but the Owner was a `member`.
+    let before = [b"\x01", stored.replace("owner", "member").as_bytes()].concat();
+    assert_eq!(decode::<Member>(&before).unwrap().role, MemberRole::Editor);
 }
 
 #[tokio::test]
