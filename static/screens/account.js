@@ -4,6 +4,7 @@ import { html, useState } from "../vendor/preact.js";
 import { Button, Input, Notice, Page, ROLES, Text, Username, ask, sentence, session } from "../core.js";
 import { BASE } from "../location.js";
 import { Password } from "./enter.js";
+import { SecondFactor, Sessions } from "./security.js";
 
 export function List() {
   const { member, organization } = session.value;
@@ -48,6 +49,8 @@ export function List() {
       <${Input} label="Present password" type="password" autocomplete="current-password" required value=${current} onValue=${setCurrent} />
       <${Password} label="New password" value=${password} onValue=${setPassword} error=${fields.password} />
       <div><${Button} kind="primary" type="submit" busy=${state.busy}>Change the password</${Button}></div></form></section>
+    <${SecondFactor} />
+    ${session.value.needs_second_factor ? null : html`<${Sessions} />`}
     <section class="narrow"><h2>Keyboard</h2><label class="box"><input type="checkbox" checked=${shortcuts} onChange=${switchShortcuts} /><span>Single-key shortcuts</span></label>
       <p class="quiet"><kbd>g</kbd> then <kbd>h</kbd> Home, <kbd>m</kbd> Models, <kbd>f</kbd> Workflows, <kbd>c</kbd> Chat, <kbd>r</kbd> Runs, <kbd>w</kbd> Webhooks, <kbd>k</kbd> API keys; <kbd>/</kbd> the search field; <kbd>Ctrl</kbd> <kbd>Enter</kbd> runs a model. In the editor of a workflow: <kbd>Ctrl</kbd> <kbd>S</kbd> saves, <kbd>Ctrl</kbd> <kbd>Z</kbd> undoes, <kbd>Ctrl</kbd> <kbd>Shift</kbd> <kbd>Z</kbd> redoes, and <kbd>Alt</kbd> with an arrow key moves the step that has the focus.</p></section>
     <section class="narrow"><h2>Help</h2><p><a href=${`${BASE}/docs/`}>Documentation</a> of this version</p></section></${Page}>`;

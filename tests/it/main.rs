@@ -95,6 +95,7 @@ mod runs;
 mod schedules;
 mod screens;
 mod seal;
+mod second_factor;
 mod secret_screens;
 mod secrets;
 mod stored_responses;

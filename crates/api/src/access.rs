@@ -98,6 +98,7 @@ pub(crate) async fn check(
         Access::Local => return local(services, request),
         Access::Member | Access::Account | Access::KeyManager | Access::Owner => {
             let visit = by_session(services, request, site).await?;
+            check_second_factor(services, &visit.member, access)?;
             check_member(&visit.member, access, role)?;
             return Ok(Principal::Member(Box::new(visit)));
         }
@@ -229,6 +230,19 @@ fn check_member(member: &Member, access: Access, role: MemberRole) -> Result<(),
         return Err(crate::Error::status(StatusCode::FORBIDDEN, message));
     }
     check_role(member, role)
+}
+
+/// Checks that a member has the second factor that the configuration requires.
+fn check_second_factor(
+    services: &Services,
+    member: &Member,
+    access: Access,
+) -> Result<(), crate::Error> {
+    if access == Access::Account || !services.members.lacks_second_factor(member) {
+        return Ok(());
+    }
+    let message = "this service requires a second factor: set it up on the page Your account";
+    Err(crate::Error::status(StatusCode::FORBIDDEN, message))
 }
 
 /// Checks that a member has a role.

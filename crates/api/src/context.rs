@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use hyper::header::USER_AGENT;
+
 use super::access::{self, Principal, bearer};
 use super::browser::Site;
 use super::doc::ErrorForm;
@@ -9,7 +11,7 @@ use super::{Role, Services};
 use orrery_domain::account::{Organization, dashboard_key};
 use orrery_domain::execution::Source;
 use orrery_domain::ids::{ExecutionId, Id as _, KeyId, OrganizationId};
-use orrery_domain::member::MemberRole;
+use orrery_domain::member::{self, MemberRole};
 use orrery_domain::time::Timestamp;
 use orrery_domain::trace;
 use orrery_engine as engine;
@@ -137,6 +139,13 @@ impl Context {
     pub fn origin(&self, started: ExecutionId) -> Option<Arc<trace::Origin>> {
         self.request.note.started(started);
         trace_context::of(&self.request.headers)
+    }
+
+    /// Returns where a session that the request opens comes from.
+    #[must_use]
+    pub fn origin_of_session(&self) -> member::Origin {
+        let device = self.request.headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok());
+        member::Origin { address: self.request.peer.ip(), device: device.map(str::to_owned) }
     }
 
     /// Returns whether the key is in `Authorization: Bearer`, where OpenAI clients send it.

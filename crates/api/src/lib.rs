@@ -74,6 +74,7 @@ mod root;
 mod schedule_change;
 mod schedules;
 pub mod schemas;
+mod second_factor;
 mod secrets;
 mod services;
 mod sessions;
@@ -250,7 +251,8 @@ pub struct Route {
 }
 
 use Access::{
-    Account, Admin, BodyKey, Key, KeyManager, Link, Local, LocalKey, MaybeKey, Member, Owner, Public,
+    Account, Admin, BodyKey, Key, KeyManager, Link, Local, LocalKey, MaybeKey, Member, Owner,
+    Public,
 };
 use BodyLimit::{Configured as Body, File, None as Bare, Small};
 use MemberRole::{Editor, Operator, Viewer};
@@ -492,6 +494,12 @@ pub const ROUTES: &[Route] = &[
     route!(&[Dashboard], DELETE, "/session", Account, Bare, Free, sessions::delete, sessions::DELETE),
     route!(&[Dashboard], POST, "/session/reset", Public, Small, Free, sessions::reset, sessions::RESET),
     route!(&[Dashboard], POST, "/session/password", Account, Small, Free, sessions::change_password, sessions::CHANGE_PASSWORD),
+    route!(&[Dashboard], POST, "/session/totp", Account, Bare, Free, second_factor::begin, second_factor::BEGIN),
+    route!(&[Dashboard], POST, "/session/totp/confirm", Account, Small, Free, second_factor::confirm, second_factor::CONFIRM),
+    route!(&[Dashboard], DELETE, "/session/totp", Account, Small, Free, second_factor::remove, second_factor::REMOVE),
+    route!(&[Dashboard], GET, "/sessions", Account, Bare, Free, sessions::list, sessions::LIST),
+    route!(&[Dashboard], DELETE, "/sessions", Account, Bare, Free, sessions::end_others, sessions::END_OTHERS),
+    route!(&[Dashboard], DELETE, "/sessions/{session}", Account, Bare, Free, sessions::end, sessions::END),
     route!(&[Dashboard], POST, "/links", Public, Small, Free, links::describe, links::DESCRIBE),
     route!(&[Dashboard], POST, "/setup", Public, Small, Free, links::set_up, links::SET_UP),
     route!(&[Dashboard], POST, "/invitations/accept", Public, Small, Free, links::accept, links::ACCEPT),
@@ -561,6 +569,7 @@ pub const ROUTES: &[Route] = &[
     route!(&[Control], POST, "/admin/invitations", Local, Small, Free, links::invite_to, links::INVITE_TO),
     route!(&[Control], PATCH, "/admin/members/{id}", Local, Small, Free, members::change_by_operator, members::CHANGE_BY_OPERATOR),
     route!(&[Control], DELETE, "/admin/members/{id}", Local, Bare, Free, members::remove_of, members::REMOVE_OF),
+    route!(&[Control], DELETE, "/admin/members/{id}/totp", Local, Bare, Free, second_factor::reset_of, second_factor::RESET_OF),
     route!(&[Control], POST, "/admin/chains", Local, Body, Free, chains::create, chains::CREATE),
     route!(&[Control], PUT, "/admin/chains", Local, Body, Free, chains::change, chains::CHANGE),
     route!(&[Control], GET, "/admin/chains", Local, Bare, Free, chains::list, chains::LIST),

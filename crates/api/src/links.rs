@@ -75,7 +75,11 @@ pub(crate) const SET_UP: Doc = Doc {
 /// `POST /setup`
 pub(crate) async fn set_up(mut context: Context) -> Result<Response, crate::Error> {
     let join: Join = form(&mut context.request).await?;
-    let (_, token) = context.services.members.set_up(&join.token, newcomer(&join)).await?;
+    let (_, token) = context
+        .services
+        .members
+        .set_up(&join.token, newcomer(&join), context.origin_of_session())
+        .await?;
     with_cookie(&context, &token)
 }
 
@@ -90,7 +94,11 @@ pub(crate) const ACCEPT: Doc = Doc {
 /// `POST /invitations/accept`
 pub(crate) async fn accept(mut context: Context) -> Result<Response, crate::Error> {
     let join: Join = form(&mut context.request).await?;
-    let (_, token) = context.services.members.accept(&join.token, newcomer(&join)).await?;
+    let (_, token) = context
+        .services
+        .members
+        .accept(&join.token, newcomer(&join), context.origin_of_session())
+        .await?;
     with_cookie(&context, &token)
 }
 

@@ -423,6 +423,7 @@ mod tests {
         "orrery member invite a@b.c",
         "orrery member invite a@b.c --role viewer",
         "orrery member update a@b.c --role operator --api-key-access true --org o --json",
+        "orrery member reset-second-factor a@b.c --org o",
         "orrery member remove a@b.c --org o",
         "orrery workflow list --org o --json",
         "orrery workflow show w",

@@ -69,6 +69,15 @@ pub(super) enum Command {
         #[command(flatten)]
         shape: Shape,
     },
+    /// Remove the second factor of a member who has lost the device and the recovery codes
+    ResetSecondFactor {
+        /// The email address of the member
+        #[arg(value_name = "EMAIL")]
+        email: String,
+        /// The organization of the member
+        #[arg(long, value_name = "ORGANIZATION", default_value = DEFAULT_ORGANIZATION)]
+        org: String,
+    },
     /// Remove a member; keys that the member created remain
     Remove {
         /// The email address of the member
@@ -152,6 +161,12 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
             let change = MemberChange { role: role.map(MemberRole::from), api_key_access };
             let member: Member = understood(admin.patch(&path, &json!(change)).await?)?;
             Output::new(shape.json).show(&member, &COLUMNS, [row(&member)])
+        }
+        Command::ResetSecondFactor { email, org } => {
+            let (member, path) = find(&admin, &email, &org, "/totp").await?;
+            admin.delete(&path).await?;
+            output::note(&format!("{} logs in with the password alone.", member.email));
+            Ok(())
         }
         Command::Remove { email, org } => {
             let (member, path) = find(&admin, &email, &org, "").await?;

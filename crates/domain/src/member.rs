@@ -3,6 +3,8 @@
 //! No type in this file contains a token or a password. A token's record is stored under the
 //! token's hash; for a password, only the argon2id hash is stored.
 
+use std::net::IpAddr;
+
 use serde::{Deserialize, Serialize};
 
 use super::ids::{LinkId, MemberId, OrganizationId};
@@ -55,13 +57,35 @@ pub struct Member {
     pub role: MemberRole,
     /// The permission 'Can manage API keys' (`docs/spec/hosts.md`, "Authentication").
     pub api_key_access: bool,
-    /// The argon2id hash of the password, in the PHC string format.
+    /// The argon2id hash of the password, in the PHC string format. Empty for a member who logs in
+    /// through an identity provider.
     pub password: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub second_factor: Option<SecondFactor>,
     /// Incremented when the password changes. Sessions with an older value end.
     pub epoch: u64,
     pub created_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_seen_at: Option<Timestamp>,
+}
+
+/// The second factor of a member's log-in: one-time codes of an authenticator app.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SecondFactor {
+    /// The sealed secret.
+    pub secret: String,
+    /// Whether the member has entered a first code. Until then, log-ins need no code.
+    pub is_confirmed: bool,
+    /// The time step of the last accepted code. Codes of this step and of earlier ones are refused.
+    pub last_step: u64,
+    /// Hashes of the unused recovery codes.
+    pub recovery: Vec<String>,
+}
+
+impl std::fmt::Debug for SecondFactor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SecondFactor").finish_non_exhaustive()
+    }
 }
 
 impl MemberRole {
@@ -93,6 +117,12 @@ impl Member {
         self.is_owner() || self.api_key_access
     }
 
+    /// Returns whether log-ins of the member need a code.
+    #[must_use]
+    pub fn has_second_factor(&self) -> bool {
+        self.second_factor.as_ref().is_some_and(|factor| factor.is_confirmed)
+    }
+
     /// Returns whether the member's role covers `needed`.
     #[must_use]
     pub const fn may(&self, needed: MemberRole) -> bool {
@@ -106,6 +136,16 @@ impl Member {
     }
 }
 
+/// Where a session was opened.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Origin {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<IpAddr>,
+    /// The start of the header `User-Agent`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+}
+
 /// A member's session in one browser.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
@@ -116,6 +156,9 @@ pub struct Session {
     pub created_at: Timestamp,
     /// The last recorded use.
     pub seen_at: Timestamp,
+    /// Where the session was opened.
+    #[serde(default)]
+    pub origin: Origin,
 }
 
 /// The purpose of a link.
