@@ -218,21 +218,27 @@ function NotSetUp() {
 function LogInForm({ email: known, onDone }) {
   const [email, setEmail] = useState(known ?? "");
   const [password, setPassword] = useState("");
+  const [code, setCode] = useState("");
+  const [needsCode, setNeedsCode] = useState(false);
   const [state, setState] = useState({ busy: false, error: null });
   const submit = async (event) => {
     event.preventDefault();
     setState({ busy: true, error: null });
     try {
-      await ask("POST", "/session", { email, password }, { isLogIn: true });
+      await ask("POST", "/session", needsCode ? { email, password, code } : { email, password }, { isLogIn: true });
       await onDone();
     } catch (error) {
-      setState({ busy: false, error });
+      const isAsked = error.details?.code === "required";
+      if (isAsked) setNeedsCode(true);
+      if (error.details?.code === "wrong") setCode("");
+      setState({ busy: false, error: isAsked ? null : error });
     }
   };
   return html`<form class="stack" onSubmit=${submit}>
     ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
     <${Input} label="Email" type="email" autocomplete="username" required value=${email} onValue=${setEmail} first=${!known} />
     <${Input} label="Password" type="password" autocomplete="current-password" required value=${password} onValue=${setPassword} first=${Boolean(known)} />
+    ${needsCode ? html`<${Input} label="Code" inputmode="numeric" autocomplete="one-time-code" required value=${code} onValue=${setCode} first=${true} hint="From your authenticator app, or one of your recovery codes." />` : null}
     <${Button} kind="primary" type="submit" busy=${state.busy}>Log in</${Button}></form>`;
 }
 
@@ -349,7 +355,9 @@ function App() {
     queueMicrotask(() => go("/app", { replace: true }));
     return null;
   }
-  return html`<${Frame} screen=${screenOf(path)} /><${Interruption} />`;
+  // Until there is the second factor that the service requires, nothing but the account works.
+  const shown = session.value.needs_second_factor ? "/app/account" : path;
+  return html`<${Frame} screen=${screenOf(shown)} /><${Interruption} />`;
 }
 
 // The same loading state that index.html already shows, so that something is painted before any script has run.

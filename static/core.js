@@ -304,12 +304,29 @@ export function Link({ to, children, ...rest }) {
   return html`<a href=${BASE + to} onClick=${follow} ...${rest}>${children}</a>`;
 }
 
-export function Button({ kind = "plain", icon, busy = false, disabled = false, children, type = "button", ...rest }) {
+// The roles, each with what it may do. A role may also do all that the roles after it may do.
+export const ROLES = {
+  owner: ["Owner", "everything, and the members"],
+  editor: ["Editor", "changes workflows, chains, secrets and webhooks"],
+  operator: ["Operator", "runs, cancels and repeats"],
+  viewer: ["Viewer", "looks on"],
+};
+
+// Whether the role of the member who is logged in allows what `needed` allows.
+export function may(needed) {
+  const names = Object.keys(ROLES);
+  return names.indexOf(session.value?.member?.role) <= names.indexOf(needed);
+}
+
+// `needs`: the role without which the button is not shown.
+export function Button({ kind = "plain", icon, busy = false, disabled = false, needs = "viewer", children, type = "button", ...rest }) {
+  if (!may(needs)) return null;
   return html`<button type=${type} class=${`button ${kind}`} aria-busy=${busy ? "true" : undefined}
     disabled=${disabled || busy} ...${rest}>${icon ? html`<${Icon} name=${busy ? "loader" : icon} />` : null}<span>${children}</span></button>`;
 }
 
-export function IconButton({ icon, label, ...rest }) {
+export function IconButton({ icon, label, needs = "viewer", ...rest }) {
+  if (!may(needs)) return null;
   return html`<button type="button" class="icon-button" aria-label=${label} title=${label} ...${rest}><${Icon} name=${icon} /></button>`;
 }
 

@@ -15,6 +15,7 @@ import {
   Text,
   ask,
   duration,
+  may,
   money,
   request,
   sentence,
@@ -61,7 +62,9 @@ export function Agent() {
   const all = sessions.data?.sessions ?? [];
   const hasModel = who.value.agent !== false;
   const without = hasModel
-    ? null
+    ? may("editor")
+      ? null
+      : html`<${Notice}>The agent can change workflows. To ask it, ask the Owner for the role Editor.</${Notice}>`
     : html`<${Empty} icon="info" title="The agent has no model yet"><p>The person who runs this machine chooses one: <code>agent.model</code> in the configuration. Then the agent can be asked here.</p></${Empty}>`;
   if (!hasModel && !named) return without;
   return html`<div class="filters"><${Field} label="Session">${(
@@ -180,7 +183,7 @@ function Talk({ session, memory, draft: [draft, setDraft], without, onBegin, onC
     ${
       without ??
       html`<form class="compose" onSubmit=${submit}><textarea rows="3" aria-label="Your message" placeholder="What should be done?" value=${draft} onInput=${(event) => setDraft(event.currentTarget.value)} onKeyDown=${onKey}></textarea>
-      ${live ? html`<${Button} icon="square" disabled=${!live.task} onClick=${stop}>Stop</${Button}>` : html`<${Button} kind="primary" icon="send" type="submit" disabled=${!draft.trim()}>Send</${Button}>`}</form>`
+      ${live ? html`<${Button} icon="square" needs="operator" disabled=${!live.task} onClick=${stop}>Stop</${Button}>` : html`<${Button} kind="primary" icon="send" type="submit" disabled=${!draft.trim()}>Send</${Button}>`}</form>`
     }
     <div class="filters">${
       without
@@ -188,7 +191,7 @@ function Talk({ session, memory, draft: [draft, setDraft], without, onBegin, onC
         : html`<${Field} label="What it may do">${(field) => html`<select ...${field} value=${behavior} onChange=${(event) => setBehavior(event.currentTarget.value)}>${BEHAVIORS.map(([value, word]) => html`<option value=${value}>${word}</option>`)}</select>`}</${Field}>
       <label class="box tall"><input type="checkbox" checked=${isEco} onChange=${(event) => setEco(event.currentTarget.checked)} /> The cheaper model</label>`
     }
-      ${turns.length ? html`<${Button} icon="trash-2" disabled=${Boolean(live)} onClick=${() => setClearing(true)}>Forget the session</${Button}>` : null}</div>
+      ${turns.length ? html`<${Button} icon="trash-2" needs="editor" disabled=${Boolean(live)} onClick=${() => setClearing(true)}>Forget the session</${Button}>` : null}</div>
     ${
       isClearing
         ? html`<${Confirm} title="Forget this session?" action="Forget it" onClose=${() => setClearing(false)} onDo=${async () => {

@@ -17,6 +17,7 @@ import {
   Text,
   Time,
   ask,
+  may,
   sentence,
   useLoad,
 } from "../core.js";
@@ -31,7 +32,7 @@ export function List() {
     return { chains, models };
   }, []);
   const [open, setOpen] = useState(null);
-  const start = html`<${Button} kind="primary" icon="plus" onClick=${() => setOpen({ model: "", name: "default", entries: [{ model: "" }], isNew: true })}>New chain</${Button}>`;
+  const start = html`<${Button} kind="primary" icon="plus" needs="editor" onClick=${() => setOpen({ model: "", name: "default", entries: [{ model: "" }], isNew: true })}>New chain</${Button}>`;
   return html`<${Page} title="Fallback chains" intro="When a model fails, the models of its chain are tried in order. Changes apply to new runs." actions=${start}>
     <${Loaded} of=${all} empty=${(data) => (data.chains.length ? null : html`<${Empty} icon="layers" title="No chains yet"><p>A chain keeps your service working when a provider fails: choose a model, and the models to try instead.</p><div class="actions center">${start}</div></${Empty}>`)}>${(
       data,
@@ -70,8 +71,8 @@ function Chain({ chain, onEdit, onChange }) {
     change("order", { entries: next });
   };
   return html`<article class="card pad stack"><header class="step-head"><h2><${Link} to=${`/app/models/${chain.model}`}><${Text}>${chain.model}</${Text}></${Link}> <span class="tag"><${Text}>${chain.name}</${Text}></span>${chain.enabled ? null : html` <span class="tag">switched off</span>`}</h2>
-      <div class="actions"><${Button} icon="pencil" onClick=${onEdit}>Change</${Button}><${Button} busy=${state.busy === "enabled"} onClick=${() => change("enabled", { enabled: !chain.enabled })}>${chain.enabled ? "Switch off" : "Switch on"}</${Button}
-        ><${IconButton} icon="trash-2" label=${`Delete the chain ${chain.name} of ${chain.model}`} onClick=${() => setState({ ...state, deleting: true })} /></div></header>
+      <div class="actions"><${Button} icon="pencil" needs="editor" onClick=${onEdit}>Change</${Button}><${Button} needs="editor" busy=${state.busy === "enabled"} onClick=${() => change("enabled", { enabled: !chain.enabled })}>${chain.enabled ? "Switch off" : "Switch on"}</${Button}
+        ><${IconButton} icon="trash-2" needs="editor" label=${`Delete the chain ${chain.name} of ${chain.model}`} onClick=${() => setState({ ...state, deleting: true })} /></div></header>
     ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
     <${Order} label=${`Order of the chain ${chain.name} of ${chain.model}`} entries=${entries} onEntries=${reorder} />
     <p class="quiet note">A run selects it with <code>"fallback_selector": "${chain.name}"</code>. Changed <${Time} at=${chain.updated_at} />.</p>
@@ -128,9 +129,9 @@ function Order({ entries, onEntries, label, children }) {
         setDragged(null);
         setOver(null);
       }}>
-      <button type="button" class="icon-button grip" aria-label=${`Move ${entry.model || "this model"}, number ${at + 1}`} title="Drag, or use the arrow keys" onKeyDown=${onKey(at)}><${Icon} name="grip-vertical" /></button>
+      ${may("editor") ? html`<button type="button" class="icon-button grip" aria-label=${`Move ${entry.model || "this model"}, number ${at + 1}`} title="Drag, or use the arrow keys" onKeyDown=${onKey(at)}><${Icon} name="grip-vertical" /></button>` : null}
       ${children ? children(entry, at) : html`<span class="number-mark">${at + 1}</span><${Link} to=${`/app/models/${entry.model}`}><${Text}>${entry.model}</${Text}></${Link}>${entry.input_map ? html`<span class="quiet">with its own input</span>` : null}`}
-      <span class="tools"><${IconButton} icon="arrow-up" label=${`Move ${entry.model} up`} disabled=${at === 0} onClick=${() => move(at, at - 1)} /><${IconButton} icon="arrow-down" label=${`Move ${entry.model} down`} disabled=${at === entries.length - 1} onClick=${() => move(at, at + 1)} /></span></li>`,
+      <span class="tools"><${IconButton} icon="arrow-up" needs="editor" label=${`Move ${entry.model} up`} disabled=${at === 0} onClick=${() => move(at, at - 1)} /><${IconButton} icon="arrow-down" needs="editor" label=${`Move ${entry.model} down`} disabled=${at === entries.length - 1} onClick=${() => move(at, at + 1)} /></span></li>`,
   )}</ol>
     <span class="hidden" role="status">${said}</span>`;
 }

@@ -14,6 +14,7 @@ import {
   Refusal,
   Text,
   ask,
+  may,
   money,
   request,
   sentence,
@@ -75,7 +76,7 @@ export function List() {
       ["model", "A model"],
       ["agent", "The agent"],
     ]} chosen=${withAgent ? "agent" : "model"} label="With whom" onChoose=${(one) => setQuery({ with: one === "agent" ? one : "", session: "" })} />
-    ${withAgent ? html`<${Agent} />` : html`<${WithModel} />`}</${Page}>`;
+    ${withAgent ? html`<${Agent} />` : may("operator") ? html`<${WithModel} />` : html`<${Notice}>To chat with a model, ask the Owner for the role Operator.</${Notice}>`}</${Page}>`;
 }
 
 function WithModel() {

@@ -91,17 +91,21 @@ export function Reset() {
 
 function ResetForm({ link }) {
   const [password, setPassword] = useState("");
+  const [code, setCode] = useState("");
+  const [needsCode, setNeedsCode] = useState(false);
   const [state, setState] = useState({ busy: false, error: null });
   const submit = async (event) => {
     event.preventDefault();
     setState({ busy: true, error: null });
     try {
-      await ask("POST", "/session/reset", { token, password }, { isLogIn: true });
+      await ask("POST", "/session/reset", { token, password, ...(needsCode ? { code } : {}) }, { isLogIn: true });
       token = null;
       session.value = await refreshSession();
       go("/app", { replace: true });
     } catch (error) {
-      setState({ busy: false, error });
+      const isAsked = error.details?.code === "required";
+      if (isAsked) setNeedsCode(true);
+      setState({ busy: false, error: isAsked ? null : error });
     }
   };
   const fields = state.error?.fields ?? {};
@@ -109,5 +113,6 @@ function ResetForm({ link }) {
     <form class="stack" onSubmit=${submit}><${Username} email=${link.email} />
       ${state.error && !fields.password ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
       <${Password} label="New password" value=${password} onValue=${setPassword} error=${fields.password} />
+      ${needsCode ? html`<${Input} label="Code" inputmode="numeric" autocomplete="one-time-code" required value=${code} onValue=${setCode} first=${true} hint="From your authenticator app, or one of your recovery codes." />` : null}
       <${Button} kind="primary" type="submit" busy=${state.busy}>Set the password</${Button}></form></${Door}>`;
 }

@@ -63,7 +63,7 @@ export function List() {
     }
   };
   return html`<${Page} title="Files" wide=${true} intro="Uploads and files created by runs. Each file is deleted when it expires."
-    actions=${html`<input type="file" multiple class="hidden" tabindex="-1" aria-label="Files to upload" ref=${input} onChange=${(event) => upload([...event.currentTarget.files])} /><${Button} kind="primary" icon="upload" busy=${state.busy} onClick=${() => input.current.click()}>Upload</${Button}>`}>
+    actions=${html`<input type="file" multiple class="hidden" tabindex="-1" aria-label="Files to upload" ref=${input} onChange=${(event) => upload([...event.currentTarget.files])} /><${Button} kind="primary" icon="upload" needs="operator" busy=${state.busy} onClick=${() => input.current.click()}>Upload</${Button}>`}>
     <div class="stack" onDragOver=${(event) => event.preventDefault()} onDrop=${drop}>
     ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
     <${Loaded} of=${files} empty=${(data) => (data.files.length || cursor ? null : html`<${Empty} icon="file" title="No files yet"><p>Drop files here, or run a model that creates one.</p></${Empty}>`)}>${(
@@ -77,7 +77,7 @@ export function List() {
         ) => html`<tr key=${file.id}><th scope="row">${file.status === "ready" ? html`<button type="button" class="twist" onClick=${() => setShown(file)}><u><${Text}>${file.filename ?? "unnamed"}</${Text}></u></button>` : html`<${Text}>${file.filename ?? "unnamed"}</${Text}> <span class="tag">announced</span>`}</th>
         <td data-label="Type"><${Text}>${file.content_type}</${Text}></td><td data-label="Size" class="number">${bytes(file.size)}</td>
         <td data-label="From">${file.execution_id ? html`<${Link} to=${`/app/runs/${file.execution_id}`}>a run</${Link}>` : "an upload"}</td><td data-label="Created"><${Time} at=${file.created_at} /></td><td data-label="Deleted on"><${Time} at=${file.expires_at} /></td>
-        <td class="end"><${IconButton} icon="trash-2" label=${`Delete ${file.filename ?? "the file"}`} onClick=${() => setDeleting(file)} /></td></tr>`,
+        <td class="end"><${IconButton} icon="trash-2" needs="editor" label=${`Delete ${file.filename ?? "the file"}`} onClick=${() => setDeleting(file)} /></td></tr>`,
       )}</tbody></table></div>
       <div class="actions">${cursor ? html`<${Button} onClick=${() => setQuery({ cursor: "" }, {})}>Newest</${Button}>` : null}${data.has_more ? html`<${Button} icon="chevron-right" onClick=${() => setQuery({ cursor: data.next_cursor }, {})}>Older files</${Button}>` : null}</div>`}</${Loaded}></div>
     ${shown ? html`<${Dialog} title=${shown.filename ?? "File"} onClose=${() => setShown(null)}><${Preview} file=${shown} /></${Dialog}>` : null}

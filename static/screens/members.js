@@ -5,12 +5,14 @@ import {
   Button,
   Confirm,
   Dialog,
+  Field,
   IconButton,
   Input,
   Loaded,
   Notice,
   Once,
   Page,
+  ROLES,
   Text,
   Time,
   ask,
@@ -20,6 +22,9 @@ import {
   useLoad,
 } from "../core.js";
 import { Rows } from "../rows.js";
+
+// The roles that a member other than the Owner can have.
+const GIVEN = Object.keys(ROLES).slice(1);
 
 export function List() {
   const { member: me } = session.value;
@@ -35,10 +40,10 @@ export function List() {
   const [removing, setRemoving] = useState(null);
   const [resetting, setResetting] = useState(null);
   const [problem, setProblem] = useState(null);
-  const tick = async (member, allowed) => {
+  const change = async (member, fields) => {
     setProblem(null);
     try {
-      const changed = await ask("PATCH", `/members/${member.id}`, { api_key_access: allowed });
+      const changed = await ask("PATCH", `/members/${member.id}`, fields);
       members.set({ members: members.data.members.map((one) => (one.id === changed.id ? changed : one)) });
     } catch (error) {
       setProblem(error);
@@ -53,10 +58,14 @@ export function List() {
       <${Rows} all=${data.members} columns="6">${(
         member,
       ) => html`<tr key=${member.id}><th scope="row"><${Text}>${member.name}</${Text}>${member.id === me.id ? html` <span class="quiet">(you)</span>` : null}</th>
-        <td data-label="Email"><${Text}>${member.email}</${Text}></td><td data-label="Role">${member.role === "owner" ? "Owner" : "Member"}</td>
+        <td data-label="Email"><${Text}>${member.email}</${Text}></td><td data-label="Role">${
+          isOwner && member.role !== "owner"
+            ? html`<select aria-label=${`Role of ${member.name}`} value=${member.role} onChange=${(event) => change(member, { role: event.currentTarget.value })}>${GIVEN.map((role) => html`<option value=${role}>${ROLES[role][0]}</option>`)}</select>`
+            : ROLES[member.role][0]
+        }</td>
         <td data-label="API key access">${
           isOwner && member.role !== "owner"
-            ? html`<label class="box"><input type="checkbox" checked=${member.api_key_access} aria-label=${`API key access of ${member.name}`} onChange=${(event) => tick(member, event.currentTarget.checked)} /><span>${member.api_key_access ? "Can manage API keys" : "No"}</span></label>`
+            ? html`<label class="box"><input type="checkbox" checked=${member.api_key_access} aria-label=${`API key access of ${member.name}`} onChange=${(event) => change(member, { api_key_access: event.currentTarget.checked })} /><span>${member.api_key_access ? "Can manage API keys" : "No"}</span></label>`
             : member.api_key_access
               ? "Can manage API keys"
               : "No"
@@ -73,14 +82,15 @@ export function List() {
               }</td>`
             : null
         }</tr>`}</${Rows}></table></div>
-      <p class="quiet">“API key access” is the permission to create and delete API keys, and nothing else. The Owner always has it. Revoking it, or removing a person, does not disable any keys.</p>`}</${Loaded}>
+      <dl class="facts">${Object.entries(ROLES).map(([role, [name, what]]) => html`<div key=${role}><dt>${name}</dt><dd>${what}</dd></div>`)}</dl>
+      <p class="quiet">“API key access” is the permission to create and delete API keys, and nothing else. The Owner always has it. It is independent of the role. Revoking it, or removing a person, does not disable any keys.</p>`}</${Loaded}>
     ${
       isOwner && invitations.data?.invitations.length
         ? html`<section><h2>Open invitations</h2><div class="card scroll"><table>
-      <thead><tr><th scope="col">For</th><th scope="col">Made</th><th scope="col">Works until</th><th scope="col"><span class="hidden">Actions</span></th></tr></thead>
+      <thead><tr><th scope="col">For</th><th scope="col">Role</th><th scope="col">Made</th><th scope="col">Works until</th><th scope="col"><span class="hidden">Actions</span></th></tr></thead>
       <tbody>${invitations.data.invitations.map(
         (one) => html`<tr key=${one.id}><th scope="row">${one.email ? html`<${Text}>${one.email}</${Text}>` : "Anyone with the link"}</th>
-        <td data-label="Made"><${Time} at=${one.created_at} /></td><td data-label="Works until"><${Time} at=${one.expires_at} /></td>
+        <td data-label="Role">${ROLES[one.role][0]}</td><td data-label="Made"><${Time} at=${one.created_at} /></td><td data-label="Works until"><${Time} at=${one.expires_at} /></td>
         <td class="end"><${Button} onClick=${async () => {
           setProblem(null);
           try {
@@ -125,12 +135,13 @@ function LinkShown({ title, url, children, onClose }) {
 
 function Invite({ onClose }) {
   const [email, setEmail] = useState("");
+  const [role, setRole] = useState("editor");
   const [state, setState] = useState({ busy: false, error: null, made: null });
   const submit = async (event) => {
     event.preventDefault();
     setState({ busy: true, error: null, made: null });
     try {
-      setState({ busy: false, error: null, made: await ask("POST", "/invitations", email ? { email } : {}) });
+      setState({ busy: false, error: null, made: await ask("POST", "/invitations", { role, ...(email ? { email } : {}) }) });
     } catch (error) {
       setState({ busy: false, error, made: null });
     }
@@ -142,6 +153,7 @@ function Invite({ onClose }) {
     ${state.error && !fields.email ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
     <p>You get a link to hand over. The person opens it and chooses a name and a password.</p>
     <${Input} label="Email" name="email" type="email" optional value=${email} onValue=${setEmail} error=${fields.email} first=${true} hint="For your reference, and filled in for the invited person." />
+    <${Field} label="Role" hint=${`${ROLES[role][0]}: ${ROLES[role][1]}.`}>${(field) => html`<select ...${field} value=${role} onChange=${(event) => setRole(event.currentTarget.value)}>${GIVEN.map((one) => html`<option value=${one}>${ROLES[one][0]}</option>`)}</select>`}</${Field}>
     <div class="actions end"><${Button} onClick=${onClose}>Cancel</${Button}><${Button} kind="primary" type="submit" busy=${state.busy}>Create the link</${Button}></div></form></${Dialog}>`;
 }
 

@@ -164,7 +164,7 @@ function Playground({ model }) {
         ${tab === "schema" ? html`<div class="json card pad"><${Tree} value=${model.request_schema} open=${true} /></div>` : null}
         ${
           tab === "form" || tab === "json"
-            ? html`<div class="actions"><${Button} kind="primary" type="submit" icon="play" busy=${isSending} disabled=${!isValid} title="Ctrl+Enter">Run</${Button}>
+            ? html`<div class="actions"><${Button} kind="primary" type="submit" icon="play" needs="operator" busy=${isSending} disabled=${!isValid} title="Ctrl+Enter">Run</${Button}>
           <${Button} onClick=${() => {
             keep(start());
             setRefusal(null);
@@ -254,7 +254,7 @@ export function Run({ id, type, onEnd }) {
   };
   return html`<div class="stack"><div class="run-head" role="status"><${Status} of=${live.status} />
       <span class="quiet">${record ? html`${record.metrics.predict_time === null ? "" : `${duration(record.metrics.predict_time)}, `}${money(record.metrics.cost)}` : duration(seconds)}</span>
-      ${record ? html`<${Link} to=${`/app/runs/${id}`}>Open the run</${Link}>` : html`<${Button} icon="square" busy=${isCancelling} onClick=${cancel}>Cancel</${Button}>`}</div>
+      ${record ? html`<${Link} to=${`/app/runs/${id}`}>Open the run</${Link}>` : html`<${Button} icon="square" needs="operator" busy=${isCancelling} onClick=${cancel}>Cancel</${Button}>`}</div>
     ${error ? html`<${Notice} kind="error">${sentence(error)}</${Notice}>` : null}
     ${lost ? html`<${Lost} />` : null}
     ${record?.error ? html`<${Notice} kind="error"><strong>${CLASSES[record.error_classification] ?? "It failed."}</strong> <${Text}>${record.error}</${Text}></${Notice}>` : null}

@@ -19,6 +19,7 @@ import {
   ask,
   duration,
   inFull,
+  may,
   money,
   request,
   sentence,
@@ -103,8 +104,8 @@ export function List() {
   const waiting = rows.filter((run) => !FINAL.includes(run.status) && !CALLS.includes(run.type) && !run.workflow_execution_id);
   const failed = rows.filter((run) => run.type === "workflow" && run.status === "failed");
   return html`<${Page} title="Runs" wide=${true} intro="Everything that ran in your organization, newest first."
-    actions=${html`${waiting.length > 1 && isFiltered ? html`<${Button} icon="ban" onClick=${() => setActing({ what: "cancel", all: waiting })}>Cancel ${waiting.length}</${Button}>` : null}
-      ${failed.length > 1 && isFiltered ? html`<${Button} icon="rotate-ccw" onClick=${() => setActing({ what: "redrive", all: failed })}>Run ${failed.length} again</${Button}>` : null}
+    actions=${html`${waiting.length > 1 && isFiltered ? html`<${Button} icon="ban" needs="operator" onClick=${() => setActing({ what: "cancel", all: waiting })}>Cancel ${waiting.length}</${Button}>` : null}
+      ${failed.length > 1 && isFiltered ? html`<${Button} icon="rotate-ccw" needs="operator" onClick=${() => setActing({ what: "redrive", all: failed })}>Run ${failed.length} again</${Button}>` : null}
       <${Button} icon="refresh-cw" busy=${runs.loading} onClick=${runs.reload}>Refresh</${Button}>`}>
     <form class="filters" onSubmit=${(event) => {
       event.preventDefault();
@@ -296,12 +297,12 @@ function Shown({ id, type, workflow, record, now, lost, problem, reload }) {
       ${
         type === "workflow" && !isOver
           ? paused
-            ? html`<${Button} kind="primary" icon="play" busy=${state.busy === "resume"} onClick=${act("resume", `${base}/resume`, reload)}>Resume</${Button}>`
-            : html`<${Button} icon="clock" busy=${state.busy === "pause"} onClick=${act("pause", `${base}/pause`, reload)}>Pause</${Button}>`
+            ? html`<${Button} kind="primary" icon="play" needs="operator" busy=${state.busy === "resume"} onClick=${act("resume", `${base}/resume`, reload)}>Resume</${Button}>`
+            : html`<${Button} icon="clock" needs="operator" busy=${state.busy === "pause"} onClick=${act("pause", `${base}/pause`, reload)}>Pause</${Button}>`
           : null
       }
-      ${!isOver && !isCall ? html`<${Button} icon="square" busy=${state.busy === "cancel"} onClick=${act("cancel", `${base}/cancel`, reload)}>Cancel</${Button}>` : null}
-      ${type === "workflow" && ["failed", "cancelled"].includes(record.status) ? html`<${Button} kind="primary" icon="rotate-ccw" busy=${state.busy === "redrive"} onClick=${act("redrive", `${base}/redrive`, again)}>Resume from the failed step</${Button}>` : null}
+      ${!isOver && !isCall ? html`<${Button} icon="square" needs="operator" busy=${state.busy === "cancel"} onClick=${act("cancel", `${base}/cancel`, reload)}>Cancel</${Button}>` : null}
+      ${type === "workflow" && ["failed", "cancelled"].includes(record.status) ? html`<${Button} kind="primary" icon="rotate-ccw" needs="operator" busy=${state.busy === "redrive"} onClick=${act("redrive", `${base}/redrive`, again)}>Resume from the failed step</${Button}>` : null}
       ${
         type === "prediction" && isOver
           ? html`<${Button} icon="play" onClick=${() => {
@@ -453,7 +454,7 @@ function sentenceOf(one) {
     case "step":
       return `“${one.step_id}” is running${one.attempt > 1 ? `, attempt ${one.attempt}` : ""}.`;
     case "event":
-      return html`“${one.step_id}” waits for the event “${one.event}” until ${inFull(one.until)}. <a href=${one.resume_url} target="_blank" rel="noopener noreferrer">Answer it</a>`;
+      return html`“${one.step_id}” waits for the event “${one.event}” until ${inFull(one.until)}. ${may("operator") ? html`<a href=${one.resume_url} target="_blank" rel="noopener noreferrer">Answer it</a>` : null}`;
     case "workflow":
       return html`“${one.step_id}” waits for <${Link} to=${`/app/runs/${one.execution_id}?type=workflow`}>the run that it started</${Link}>.`;
     default:

@@ -30,7 +30,7 @@ export function List() {
   useChanges(["secrets"], secrets);
   const [setting, setSetting] = useState(null);
   const [deleting, setDeleting] = useState(null);
-  const add = html`<${Button} kind="primary" icon="plus" onClick=${() => setSetting({ name: "" })}>Add a secret</${Button}>`;
+  const add = html`<${Button} kind="primary" icon="plus" needs="editor" onClick=${() => setSetting({ name: "" })}>Add a secret</${Button}>`;
   return html`<${Page} title="Secrets" intro="Values for the requests of workflows: a step writes {{secrets.NAME}} where the value belongs. Nobody can read a value back." actions=${add}>
     <${Loaded} of=${secrets} empty=${(data) =>
       data.secrets.length
@@ -42,7 +42,7 @@ export function List() {
         secret,
       ) => html`<tr key=${secret.name}><th scope="row"><${Text}>${secret.name}</${Text}></th><td data-label="In a step"><${Text} as="code">${`{{secrets.${secret.name}}}`}</${Text}></td>
         <td data-label="Created"><${Time} at=${secret.created_at} /></td><td data-label="Value set"><${Time} at=${secret.updated_at} /></td>
-        <td class="end"><${IconButton} icon="pencil" label=${`Set a new value of ${secret.name}`} onClick=${() => setSetting(secret)} /><${IconButton} icon="trash-2" label=${`Delete the secret ${secret.name}`} onClick=${() => setDeleting(secret)} /></td></tr>`}</${Rows}></table></div>`}</${Loaded}>
+        <td class="end"><${IconButton} icon="pencil" needs="editor" label=${`Set a new value of ${secret.name}`} onClick=${() => setSetting(secret)} /><${IconButton} icon="trash-2" needs="editor" label=${`Delete the secret ${secret.name}`} onClick=${() => setDeleting(secret)} /></td></tr>`}</${Rows}></table></div>`}</${Loaded}>
     ${
       setting
         ? html`<${Value} secret=${setting} known=${secrets.data?.secrets ?? []} onClose=${() => setSetting(null)} onDone=${() => {

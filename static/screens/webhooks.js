@@ -202,5 +202,5 @@ function Redeliver({ of, reload }) {
               ? `Again in ${duration(left)}`
               : "It cannot be sent again right now";
   return html`${state.error ? html`<span class="status bad" role="alert">${sentence(state.error)}</span>` : null}
-    ${of.redeliverable ? html`<${Button} kind="primary" icon="send" busy=${state.busy} onClick=${send}>${of.status === "pending" ? "Send now" : "Send again"}</${Button}>` : html`<span class="status waiting" role="status"><${Icon} name="clock" />${reason}</span>`}`;
+    ${of.redeliverable ? html`<${Button} kind="primary" icon="send" needs="operator" busy=${state.busy} onClick=${send}>${of.status === "pending" ? "Send now" : "Send again"}</${Button}>` : html`<span class="status waiting" role="status"><${Icon} name="clock" />${reason}</span>`}`;
 }

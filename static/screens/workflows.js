@@ -64,9 +64,9 @@ export function List() {
   const set = (changes) => setQuery({ ...changes, offset: "" });
   const tags = [...new Set([...(all.data?.workflows ?? []).flatMap((one) => one.tags), ...(tag ? [tag] : [])])].sort();
   const isFiltered = keyword || tag || status;
-  const start = html`<${Button} kind="primary" icon="plus" onClick=${() => setOpen("new")}>New workflow</${Button}>`;
+  const start = html`<${Button} kind="primary" icon="plus" needs="editor" onClick=${() => setOpen("new")}>New workflow</${Button}>`;
   return html`<${Page} title="Workflows" wide=${true} intro="Steps that run models and call services, one after another or at the same time."
-    actions=${html`<${Button} icon="upload" onClick=${() => setOpen("import")}>Import</${Button}>${start}`}>
+    actions=${html`<${Button} icon="upload" needs="editor" onClick=${() => setOpen("import")}>Import</${Button}>${start}`}>
     <div class="filters"><${Field} label="Search">${(field) => html`<input ...${field} type="search" value=${keyword} placeholder="A part of the name" onInput=${(event) => set({ q: event.currentTarget.value })} />`}</${Field}>
       <${Field} label="Tag">${(field) => html`<select ...${field} value=${tag} onChange=${(event) => set({ tag: event.currentTarget.value })}><option value="">Any</option>${tags.map((one) => html`<option value=${one}>${one}</option>`)}</select>`}</${Field}>
       <${Field} label="Status">${(field) => html`<select ...${field} value=${status} onChange=${(event) => set({ status: event.currentTarget.value })}><option value="">Active</option><option value="archived">Archived</option></select>`}</${Field}>

@@ -3,7 +3,7 @@
 // the workflow in the meantime. Unsaved changes stay in this tab until the tab is closed.
 
 import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
-import { Button, Confirm, Dialog, Icon, Link, Loaded, Notice, Page, Refusal, Text, ask, count, sentence, useLoad } from "../core.js";
+import { Button, Confirm, Dialog, Icon, Link, Loaded, Notice, Page, Refusal, Text, ask, count, may, sentence, useLoad } from "../core.js";
 import { Tabs } from "../screens/models.js";
 import { problemsByStep, walk } from "./flow.js";
 import { RunTab } from "./run.js";
@@ -64,7 +64,7 @@ function Opened({ workflow, models, version, reload }) {
   const latest = useRef(draft);
   latest.current = draft;
   const isDirty = useMemo(() => !same(draft, version.definition), [draft, version]);
-  const isLocked = workflow.locked;
+  const isLocked = workflow.locked || !may("editor");
   const isOldest = version.version_id !== workflow.latest_version_id;
   const tab = place.value.query.get("tab") ?? "steps";
   const steps = useMemo(() => walk(draft), [draft]);
@@ -192,15 +192,15 @@ function Opened({ workflow, models, version, reload }) {
   ];
   const canSave = isDirty && isJson && !isLocked;
   return html`<${Page} title=${workflow.name} wide=${true} intro=${html`<${Text}>${workflow.description}</${Text}>`} actions=${html`
-      <${Button} icon="play" onClick=${() => setQuery({ tab: "run" }, {})}>Run</${Button}>
+      <${Button} icon="play" needs="operator" onClick=${() => setQuery({ tab: "run" }, {})}>Run</${Button}>
       <${Button} icon="ellipsis" onClick=${() => setOpen("more")}>More</${Button}>
       ${isLocked ? null : html`<${Button} kind="primary" icon="check" busy=${state.busy === "save"} disabled=${!canSave} title="Ctrl+S" onClick=${() => save(next, base)}>Save as ${next}</${Button}>`}`}>
     <div class="stack" onKeyDown=${onKey}>
     <p class="marks"><code>${workflow.slug}</code> <span class="tag">${version.version_id}${isOldest ? "" : ", the latest"}</span>
-      ${isLocked ? html`<span class="tag"><${Icon} name="lock" /> locked</span>` : null}${version.locked ? html`<span class="tag"><${Icon} name="lock" /> this version never changes</span>` : null}
+      ${workflow.locked ? html`<span class="tag"><${Icon} name="lock" /> locked</span>` : null}${version.locked ? html`<span class="tag"><${Icon} name="lock" /> this version never changes</span>` : null}
       ${version.allowed_to_share ? html`<span class="tag"><${Icon} name="share-2" /> shared</span>` : null}${workflow.status === "archived" ? html`<span class="tag"><${Icon} name="archive" /> archived</span>` : null}
       ${isDirty ? html`<span class="status waiting" role="status">Not saved</span>` : null}</p>
-    ${isLocked ? html`<${Notice} kind="info" action=${html`<${Button} icon="lock-open" busy=${state.busy === "unlock"} onClick=${() => change("unlock", { locked: false })}>Unlock</${Button}>`}>This workflow is locked: it can be viewed and run, but not changed.</${Notice}>` : null}
+    ${workflow.locked ? html`<${Notice} kind="info" action=${html`<${Button} icon="lock-open" needs="editor" busy=${state.busy === "unlock"} onClick=${() => change("unlock", { locked: false })}>Unlock</${Button}>`}>This workflow is locked: it can be viewed and run, but not changed.</${Notice}>` : null}
     ${isRestored && isDirty ? html`<${Notice} kind="warning" action=${html`<${Button} onClick=${discard}>Discard them</${Button}>`}>Unsaved changes were restored.</${Notice}>` : null}
     ${isOldest && !isDirty ? html`<${Notice}>This is an earlier version. <${Link} to=${`/app/workflows/${workflow.slug}`}>Open the latest, ${workflow.latest_version_id}</${Link}>.</${Notice}>` : null}
     ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
@@ -321,20 +321,20 @@ function More({ workflow, version, onClose, onOpen, onChange }) {
     download(workflow.slug, { name, description, categories, tags, version_id: version.version_id, definition: version.definition });
     onClose();
   };
-  const isLocked = workflow.locked;
+  const isLocked = workflow.locked || !may("editor");
   return html`<${Dialog} title=${workflow.name} onClose=${onClose}><div class="stack">
     ${error ? html`<${Notice} kind="error">${sentence(error)}</${Notice}>` : null}
     <form class="stack" onSubmit=${submit}><fieldset class="bare" disabled=${isLocked}><div class="stack">
       <label class="field"><span class="label">Name</span><input required maxlength="200" value=${fields.name} onInput=${(event) => set({ name: event.currentTarget.value })} /></label>
       <label class="field"><span class="label">Description</span><textarea required rows="2" maxlength="4000" value=${fields.description} onInput=${(event) => set({ description: event.currentTarget.value })}></textarea></label>
       <label class="field"><span class="label">Tags</span><input value=${fields.tags} placeholder="at most three, with commas" onInput=${(event) => set({ tags: event.currentTarget.value })} /></label>
-      <div><${Button} type="submit">Save these</${Button}></div></div></fieldset></form>
+      <div><${Button} type="submit" needs="editor">Save these</${Button}></div></div></fieldset></form>
     <hr />
     <div class="menu">
       <${Button} icon="download" onClick=${whole}>Export as JSON</${Button}>
       <${Button} icon="download" onClick=${legacy}>Export as a legacy drawing</${Button}>
-      <${Button} icon=${isLocked ? "lock-open" : "lock"} onClick=${() => onChange("lock", { locked: !isLocked })}>${isLocked ? "Unlock" : "Lock against changes"}</${Button}>
-      <${Button} icon="archive" disabled=${isLocked} onClick=${() => onChange("archive", { status: workflow.status === "archived" ? "active" : "archived" })}>${workflow.status === "archived" ? "Take out of the archive" : "Archive"}</${Button}>
+      <${Button} icon=${workflow.locked ? "lock-open" : "lock"} needs="editor" onClick=${() => onChange("lock", { locked: !workflow.locked })}>${workflow.locked ? "Unlock" : "Lock against changes"}</${Button}>
+      <${Button} icon="archive" needs="editor" disabled=${isLocked} onClick=${() => onChange("archive", { status: workflow.status === "archived" ? "active" : "archived" })}>${workflow.status === "archived" ? "Take out of the archive" : "Archive"}</${Button}>
       <${Link} to=${`/app/runs?type=workflow&workflow_id=${workflow.workflow_id}`} class="button plain"><${Icon} name="activity" /><span>Its runs</span></${Link}>
-      <${Button} icon="trash-2" disabled=${isLocked} onClick=${() => onOpen("delete")}>Delete</${Button}></div></div></${Dialog}>`;
+      <${Button} icon="trash-2" needs="editor" disabled=${isLocked} onClick=${() => onOpen("delete")}>Delete</${Button}></div></div></${Dialog}>`;
 }

@@ -86,7 +86,7 @@ export function RunTab({ workflow, version, isDirty }) {
             : html`<fieldset key=${at}><legend>Run ${at + 1}</legend>${form}
             <div><${IconButton} icon="x" label=${`Remove run ${at + 1}`} onClick=${() => keep(inputs.filter((_, index) => index !== at))} /></div></fieldset>`;
         })}
-        <div class="actions"><${Button} kind="primary" type="submit" icon="play" busy=${state.busy} title="Ctrl+Enter">${inputs.length === 1 ? `Run ${version.version_id}` : `Run ${inputs.length} times`}</${Button}>
+        <div class="actions"><${Button} kind="primary" type="submit" icon="play" needs="operator" busy=${state.busy} title="Ctrl+Enter">${inputs.length === 1 ? `Run ${version.version_id}` : `Run ${inputs.length} times`}</${Button}>
           <${Button} icon="plus" disabled=${inputs.length >= BULK_MAX} onClick=${() => keep([...inputs, inputs.at(-1)])}>Another input</${Button}></div></form></section>
     <section aria-label="Runs">${state.taken ? html`<h2>Started</h2><ul class="plain">${state.taken.executions.map((one, at) => html`<li key=${at}>Run ${at + 1}: ${one.execution_id ? html`<${Link} to=${`/app/runs/${one.execution_id}?type=workflow`}>open it</${Link}>` : html`<span class="status bad"><${Text}>${one.message}</${Text}></span>`}</li>`)}</ul>` : null}
       <${Recent} workflow=${workflow} key=${state.taken?.bulk_id ?? ""} />

@@ -32,8 +32,8 @@ export function VersionsTab({ workflow, version, onChange }) {
         ${
           one.locked || workflow.locked
             ? null
-            : html`<${Button} icon="share-2" onClick=${() => setActing({ what: one.allowed_to_share ? "unshare" : "share", one })}>${one.allowed_to_share ? "Stop sharing" : "Share"}</${Button}>
-        <${Button} icon="lock" onClick=${() => setActing({ what: "lock", one })}>Lock</${Button}>`
+            : html`<${Button} icon="share-2" needs="editor" onClick=${() => setActing({ what: one.allowed_to_share ? "unshare" : "share", one })}>${one.allowed_to_share ? "Stop sharing" : "Share"}</${Button}>
+        <${Button} icon="lock" needs="editor" onClick=${() => setActing({ what: "lock", one })}>Lock</${Button}>`
         }</span></td></tr>`,
     )}</tbody></table></div>
     <p class="hint">Saving a version again makes it the latest, and so does sharing or locking it.</p>

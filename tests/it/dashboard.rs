@@ -176,6 +176,7 @@ async fn member_permissions_are_enforced_on_every_route() {
                 | Access::LocalKey
                 | Access::Link
                 | Access::Member
+                | Access::Account
                 | Access::Admin
                 | Access::Local => true,
             };
@@ -187,7 +188,10 @@ async fn member_permissions_are_enforced_on_every_route() {
     let tick = service.asks(&owner, Method::PATCH, &path).json(&json!({"api_key_access": false}));
     tick.send().await.expect(200);
     let create = service.asks(&manager, Method::POST, "/keys").json(&json!({"name": "k"}));
-    create.send().await.expect_error(403, "you may not do this");
+    create.send().await.expect_error(
+        403,
+        "this needs the permission 'Can manage API keys', which the Owner grants",
+    );
     // The Owner's role cannot be changed.
     let own = service.id_of(&owner, &owner.email).await;
     let own = format!("/members/{own}");

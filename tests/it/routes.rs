@@ -19,6 +19,7 @@ pub(crate) fn path_of(route: &Route) -> String {
         .replace("{task}", "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f")
         .replace("{workflow}", "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f")
         .replace("{execution}", "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f")
+        .replace("{session}", "00112233445566778899aabbccddeeff")
         .replace("{job}", "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f")
         .replace("{version}", "v1")
         .replace("{name}", "a-name")
@@ -51,12 +52,13 @@ fn route_table() {
         .map(|route| {
             let hosts: Vec<&str> = route.hosts.iter().map(|role| role.as_str()).collect();
             format!(
-                "{:<38} {:<6} {:<58} {:<10} {:<10} {:<10} {:?}\n",
+                "{:<38} {:<6} {:<58} {:<10} {:<10} {:<8} {:<10} {:?}\n",
                 hosts.join(" "),
                 route.method.as_str(),
                 route.path,
                 format!("{:?}", route.access),
                 format!("{:?}", route.needs),
+                route.role.as_str(),
                 format!("{:?}", route.body),
                 route.rate,
             )

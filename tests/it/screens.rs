@@ -2,6 +2,7 @@
 //! end with an empty console and without requests to other origins.
 
 use orrery_api::Role;
+use orrery_domain::member::Origin;
 use serde_json::{Value, json};
 
 use crate::support::chromium::Chromium;
@@ -106,7 +107,7 @@ async fn screens_show_a_new_key_once_and_buttons_by_permission() {
     grace.fill("What is the key for?", "late").await;
     allows(false).await;
     grace.press("Create the key").await;
-    grace.see("You may not do this.").await;
+    grace.see("This needs the permission 'Can manage API keys', which the Owner grants.").await;
     grace.see("ask the Owner for the permission").await;
     grace.press("Cancel").await;
     grace.run("window.wasHere = true").await;
@@ -134,7 +135,8 @@ async fn screens_show_login_on_top_and_lose_nothing() {
     let members = &service.running.services.members;
     let owner = members.owner(service.organization.id).await.unwrap().unwrap();
     let reset = members.reset_link(service.organization.id, owner.id).await.unwrap().url("");
-    members.reset(reset.split_once('#').unwrap().1, PASSWORD).await.unwrap();
+    let token = reset.split_once('#').unwrap().1;
+    members.reset(token, PASSWORD, None, Origin::default()).await.unwrap();
     browser.press("Run").await;
     browser.see("Your session has ended.").await;
     browser.picture("log-in-on-top").await;

@@ -195,11 +195,12 @@ async fn upkeep_screens_show_denied_actions_in_audit_log() {
     let owner = service.owner().await;
     let grace = service.member(&owner, "grace@example.com").await;
     let refused = service.asks(&grace, Method::POST, "/keys").json(&json!({"name": "mine"}));
-    refused.send().await.expect_error(403, "you may not do this");
+    let reason = "this needs the permission 'Can manage API keys', which the Owner grants";
+    refused.send().await.expect_error(403, reason);
     let browser = Chromium::start().await;
     browser.logs_in(&service, &owner.email).await;
     browser.open(&service, "/app/audit").await;
-    browser.see("refused: you may not do this").await;
+    browser.see(&format!("refused: {reason}")).await;
     let row = browser.find("//tr[contains(.,'refused')]").await.text().await;
     assert!(row.contains("grace@example.com") && row.contains("Create an API key"), "{row}");
     // Actors and objects appear by name, even if they have been deleted.

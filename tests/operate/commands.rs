@@ -168,6 +168,8 @@ fn member_is_invited_and_unknown_one_is_not_removed() {
     assert_eq!(made["kind"], "invitation");
     let said = setup.fail(&["member", "remove", "ada@example.com"]);
     assert!(said.contains("has no member ada@example.com"), "{said}");
+    let said = setup.fail(&["member", "update", "ada@example.com", "--role", "viewer"]);
+    assert!(said.contains("has no member ada@example.com"), "{said}");
     let log = setup.run(&["audit", "list", "--action", "link"]);
     assert!(log.contains("invite ada@example.com"), "{log}");
 }

@@ -16,7 +16,7 @@ use super::{Access, Rate, Route, Services, limits};
 use orrery_domain::account::{DEFAULT_ORGANIZATION, dashboard_key};
 use orrery_domain::file::File;
 use orrery_domain::ids::{FileId, Id as _, KeyId, OrganizationId};
-use orrery_domain::member::Member;
+use orrery_domain::member::{Member, MemberRole};
 use orrery_http::Request;
 use orrery_http::request::Peer;
 use orrery_records::accounts::{self, Caller, Prefix};
@@ -81,7 +81,7 @@ const ORGANIZATION_PARAMETER: &str = "organization";
 /// Maximum number of body bytes read before authentication, to find `api_key`.
 const KEY_WITHIN: usize = 64 * 1024;
 
-/// Authenticates a request as `access` requires. Keys in headers are checked before any byte of the
+/// Authenticates a request as `access` requires; a member must have the `role`. Keys in headers are checked before any byte of the
 /// body is read.
 ///
 /// Errors: 401 without a valid key, link or session; 403 without the required permission; 503 when
@@ -89,17 +89,19 @@ const KEY_WITHIN: usize = 64 * 1024;
 pub(crate) async fn check(
     services: &Services,
     access: Access,
+    role: MemberRole,
     request: &mut Request,
     site: Option<&Site>,
 ) -> Result<Principal, crate::Error> {
     match access {
         Access::Public => return Ok(Principal::Anonymous),
         Access::Local => return local(services, request),
-        Access::Member => return by_session(services, request, site, |_| true).await,
-        Access::KeyManager => {
-            return by_session(services, request, site, Member::may_manage_keys).await;
+        Access::Member | Access::Account | Access::KeyManager | Access::Owner => {
+            let visit = by_session(services, request, site).await?;
+            check_second_factor(services, &visit.member, access)?;
+            check_member(&visit.member, access, role)?;
+            return Ok(Principal::Member(Box::new(visit)));
         }
-        Access::Owner => return by_session(services, request, site, Member::is_owner).await,
         Access::Admin => return by_admin_key(services, request).await,
         Access::MaybeKey | Access::Key | Access::Link | Access::BodyKey | Access::LocalKey => {}
     }
@@ -213,18 +215,53 @@ async fn by_session(
     services: &Services,
     request: &Request,
     site: Option<&Site>,
-    may: impl Fn(&Member) -> bool,
-) -> Result<Principal, crate::Error> {
+) -> Result<Visit, crate::Error> {
     let visit = match site.and_then(|site| site.token(&request.headers)) {
         Some(token) => services.members.authenticate(token, by(&request.headers)).await?,
         None => None,
     };
-    let visit = visit
-        .ok_or_else(|| crate::Error::status(StatusCode::UNAUTHORIZED, "you are not logged in"))?;
-    if !may(&visit.member) {
-        return Err(crate::Error::status(StatusCode::FORBIDDEN, "you may not do this"));
+    visit.ok_or_else(|| crate::Error::status(StatusCode::UNAUTHORIZED, "you are not logged in"))
+}
+
+/// Checks that a member has the permission or the role that a route requires.
+fn check_member(member: &Member, access: Access, role: MemberRole) -> Result<(), crate::Error> {
+    if access == Access::KeyManager && !member.may_manage_keys() {
+        let message = "this needs the permission 'Can manage API keys', which the Owner grants";
+        return Err(crate::Error::status(StatusCode::FORBIDDEN, message));
     }
-    Ok(Principal::Member(Box::new(visit)))
+    check_role(member, role)
+}
+
+/// Checks that a member has the second factor that the configuration requires.
+fn check_second_factor(
+    services: &Services,
+    member: &Member,
+    access: Access,
+) -> Result<(), crate::Error> {
+    if access == Access::Account || !services.members.lacks_second_factor(member) {
+        return Ok(());
+    }
+    let message = "this service requires a second factor: set it up on the page Your account";
+    Err(crate::Error::status(StatusCode::FORBIDDEN, message))
+}
+
+/// Checks that a member has a role.
+///
+/// # Errors
+/// 403 that names the role.
+pub(crate) fn check_role(member: &Member, role: MemberRole) -> Result<(), crate::Error> {
+    if member.may(role) {
+        return Ok(());
+    }
+    let message = match role {
+        MemberRole::Owner => "only the Owner of the organization may do this".to_owned(),
+        MemberRole::Editor | MemberRole::Operator | MemberRole::Viewer => format!(
+            "this needs the role {}, and your role is {}; the Owner can change it",
+            role.as_str(),
+            member.role.as_str()
+        ),
+    };
+    Err(crate::Error::status(StatusCode::FORBIDDEN, message))
 }
 
 /// Authenticates an admin key, which must be in the `Authorization` header. The routes for admin
@@ -287,6 +324,7 @@ pub(crate) async fn acting_for(
         | Access::LocalKey
         | Access::Link
         | Access::Member
+        | Access::Account
         | Access::KeyManager
         | Access::Owner
         | Access::Local => Ok(principal),

@@ -6,8 +6,9 @@ use super::Context;
 use super::doc::{Doc, RequestDoc, ResponseDoc};
 use super::history::read_filter;
 use super::idempotency_key::{self, Creation};
-use orrery_domain::bulk::{Job, LIMIT_MAX, Selection, Status};
+use orrery_domain::bulk::{Action, Job, LIMIT_MAX, Selection, Status};
 use orrery_domain::ids::JobId;
+use orrery_domain::member::MemberRole;
 use orrery_engine as engine;
 use orrery_http::{self as http, Response, response};
 use orrery_records::idempotency::StoredResponse;
@@ -49,6 +50,9 @@ pub(crate) async fn start(mut context: Context) -> Result<Response, crate::Error
         }
     };
     let request: Request = http::request::parse(&bytes)?;
+    if request.action == Action::Delete {
+        context.check_role(MemberRole::Editor)?;
+    }
     let limit = request.limit.unwrap_or(LIMIT_MAX);
     let filter = read_filter(&|name| request.filter.get(name))?;
     let services = &context.services;

@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
-use super::access::{Principal, bearer};
+use hyper::header::USER_AGENT;
+
+use super::access::{self, Principal, bearer};
 use super::browser::Site;
 use super::doc::ErrorForm;
 use super::{Role, Services};
 use orrery_domain::account::{Organization, dashboard_key};
 use orrery_domain::execution::Source;
 use orrery_domain::ids::{ExecutionId, Id as _, KeyId, OrganizationId};
+use orrery_domain::member::{self, MemberRole};
 use orrery_domain::time::Timestamp;
 use orrery_domain::trace;
 use orrery_engine as engine;
@@ -101,6 +104,22 @@ impl Context {
         }
     }
 
+    /// Checks that a calling member has a role. Callers other than members have no role and may do
+    /// whatever their credentials allow.
+    ///
+    /// # Errors
+    /// 403 that names the role.
+    pub fn check_role(&self, role: MemberRole) -> Result<(), crate::Error> {
+        match &self.principal {
+            Principal::Member(visit) => access::check_role(&visit.member, role),
+            Principal::Anonymous
+            | Principal::Caller(_)
+            | Principal::Link(_)
+            | Principal::Admin(_)
+            | Principal::Operator(..) => Ok(()),
+        }
+    }
+
     /// Returns the source of the request, for the history.
     #[must_use]
     pub const fn source(&self) -> Source {
@@ -120,6 +139,13 @@ impl Context {
     pub fn origin(&self, started: ExecutionId) -> Option<Arc<trace::Origin>> {
         self.request.note.started(started);
         trace_context::of(&self.request.headers)
+    }
+
+    /// Returns where a session that the request opens comes from.
+    #[must_use]
+    pub fn origin_of_session(&self) -> member::Origin {
+        let device = self.request.headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok());
+        member::Origin { address: self.request.peer.ip(), device: device.map(str::to_owned) }
     }
 
     /// Returns whether the key is in `Authorization: Bearer`, where OpenAI clients send it.
@@ -208,7 +234,8 @@ impl Context {
     }
 
     /// Returns the detail of an execution. If a member reads the detail, the links of waiting steps
-    /// are created on behalf of that member, and become invalid when the member is removed.
+    /// are created on behalf of that member, and become invalid when the member is removed. Members
+    /// who may not answer get no link.
     ///
     /// # Errors
     /// The errors of [`Engine::detail`](engine::Engine::detail).
@@ -219,11 +246,17 @@ impl Context {
     ) -> Result<engine::Detail, crate::Error> {
         let mut detail = self.services.engine.detail(organization, id).await?;
         let grant = self.grant()?;
-        if grant.visit.is_some() {
+        if let Some(visit) = &grant.visit {
+            let may_answer = visit.member.may(MemberRole::Operator);
             for waiting in detail.view.waiting_for.iter_mut().flatten() {
                 if let Waiting::Event { resume_url, .. } = waiting {
                     let urls = &self.services.signed_urls;
-                    *resume_url = urls.made_again(resume_url, |until| grant.link(until));
+                    if may_answer {
+                        *resume_url = urls.made_again(resume_url, |until| grant.link(until));
+                    } else {
+                        // Without its token, the link answers nothing.
+                        resume_url.truncate(resume_url.find('?').unwrap_or(resume_url.len()));
+                    }
                 }
             }
         }

@@ -22,6 +22,7 @@ use super::{
 };
 use crate::static_files as dashboard;
 use orrery_domain::ids::OrganizationId;
+use orrery_domain::member::MemberRole;
 use orrery_http::access_log::{DETAIL, Line, Note};
 use orrery_http::body::Counted;
 use orrery_http::budget::Lease;
@@ -385,7 +386,8 @@ impl Host {
         if access == Access::Local && !request.peer.is_local_owner() {
             return Err(crate::Error::not_found("not found"));
         }
-        let checked = access::check(&self.services, access, &mut request, site.as_ref()).await;
+        let checked =
+            access::check(&self.services, access, route.role, &mut request, site.as_ref()).await;
         let principal = match checked {
             Ok(principal) => principal,
             Err(error) => {
@@ -473,8 +475,9 @@ impl Host {
         error: &crate::Error,
     ) {
         let services = Arc::clone(&self.services);
+        let (access, role) = (Access::Account, MemberRole::Viewer);
         let checked =
-            access::check(&self.services, Access::Member, &mut request, site.as_ref()).await;
+            access::check(&self.services, access, role, &mut request, site.as_ref()).await;
         let Ok(principal) = checked else { return };
         let path = request.path.clone();
         let form = route.doc.errors;

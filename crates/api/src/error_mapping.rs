@@ -158,22 +158,31 @@ impl From<members::Error> for Error {
         let message = error.to_string();
         match error {
             Of::WrongPassword => Self::status(StatusCode::UNAUTHORIZED, message),
+            Of::CodeNeeded => of_code(message, "required"),
+            Of::WrongCode => of_code(message, "wrong"),
+            Of::HasSecondFactor | Of::NoSecondFactor | Of::NoPassword => Self::conflict(message),
             Of::TooManyAttempts(wait) => Self::too_many(message, wait),
             Of::Busy => Self::busy(message),
             Of::InvalidName => of_field("name", message),
             Of::InvalidEmail => of_field("email", message),
             Of::PasswordLength => of_field("password", message),
+            Of::OneOwner => of_field("role", message),
             Of::EmailTaken | Of::TooManyMembers | Of::TooManyInvitations | Of::OwnerStays => {
                 Self::conflict(message)
             }
-            Of::NoMember | Of::NoInvitation => Self::not_found(message),
+            Of::NoMember | Of::NoInvitation | Of::NoSession => Self::not_found(message),
             Of::LinkUnknown | Of::LinkUsed | Of::LinkWithdrawn | Of::LinkExpired => {
                 Self::status(StatusCode::GONE, message)
             }
-            Of::Hash(_) | Of::Randomness(_) => Self::internal(error),
+            Of::Hash(_) | Of::Randomness(_) | Of::Seal(_) => Self::internal(error),
             Of::Storage(error) => error.into(),
         }
     }
+}
+
+/// Returns a 401 whose details tell whether a code of the second factor is missing or wrong.
+fn of_code(message: String, code: &str) -> Error {
+    Error::status(StatusCode::UNAUTHORIZED, message).with_details(serde_json::json!({"code": code}))
 }
 
 /// Returns a 400 that names the form field.

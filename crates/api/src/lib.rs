@@ -75,6 +75,7 @@ mod schedule_change;
 mod schedules;
 pub mod schemas;
 mod scopes;
+mod second_factor;
 mod secrets;
 mod services;
 mod sessions;
@@ -104,6 +105,7 @@ pub use self::services::{
     Doctor, Finding, HostAddress, Keep, LateBackup, Listening, Live, Readiness, Reloaded, Reloader,
     RunningService, Services, Settings, Verdict,
 };
+use orrery_domain::member::MemberRole;
 use orrery_http as http;
 
 /// Returns the literal path segments that other routes have in the position of this parameter. A
@@ -177,8 +179,10 @@ pub enum Access {
     LocalKey,
     /// An API key, or a signed link of the service whose `token` grants access to this path.
     Link,
-    /// A dashboard session of a member.
+    /// A dashboard session of a member with the role of the route's row.
     Member,
+    /// A dashboard session, for the member's own account. The role does not matter.
+    Account,
     /// A dashboard session of a member with the permission 'Can manage API keys', or of the Owner.
     KeyManager,
     /// A dashboard session of the organization's Owner.
@@ -194,7 +198,7 @@ impl Access {
     /// Returns whether a member's session is required.
     #[must_use]
     pub const fn is_by_session(self) -> bool {
-        matches!(self, Self::Member | Self::KeyManager | Self::Owner)
+        matches!(self, Self::Member | Self::Account | Self::KeyManager | Self::Owner)
     }
 }
 
@@ -242,15 +246,20 @@ pub struct Route {
     pub needs: Needs,
     pub body: BodyLimit,
     pub rate: Rate,
+    /// The role that a member needs to use the route in the dashboard, on its own host or below
+    /// `/api`.
+    pub role: MemberRole,
     pub handler: fn(Context) -> HandlerFuture,
     /// The route's description in the OpenAPI document.
     pub doc: Doc,
 }
 
 use Access::{
-    Admin, BodyKey, Key, KeyManager, Link, Local, LocalKey, MaybeKey, Member, Owner, Public,
+    Account, Admin, BodyKey, Key, KeyManager, Link, Local, LocalKey, MaybeKey, Member, Owner,
+    Public,
 };
 use BodyLimit::{Configured as Body, File, None as Bare, Small};
+use MemberRole::{Editor, Operator, Viewer};
 use Rate::{Balance, Configured as Keyed, Free};
 use Role::{Agent, Base, Control, Dashboard, Flows, Metrics, Ollama, Workflows};
 
@@ -259,8 +268,21 @@ const ENGINE: &[Role] = &[Workflows];
 const ALL: &[Role] = &[Base, Workflows, Flows, Agent, Dashboard];
 const WITH_CONTROL: &[Role] = &[Base, Workflows, Flows, Agent, Dashboard, Control];
 
+/// Returns the role that a row requires.
+const fn role(access: Access, of_method: MemberRole, named: Option<MemberRole>) -> MemberRole {
+    match (access, named) {
+        (_, Some(role)) => role,
+        (Owner, None) => MemberRole::Owner,
+        (Account | KeyManager, None) => Viewer,
+        (_, None) => of_method,
+    }
+}
+
 macro_rules! route {
-    ($hosts:expr, $method:ident, $path:literal, $access:ident, $needs:ident, $body:ident, $rate:ident, $handler:path, $doc:path) => {
+    (
+        $hosts:expr, $method:ident, $path:literal, $access:ident, $needs:ident, $body:ident,
+        $rate:ident, $handler:path, $doc:path $(, $role:ident)?
+    ) => {
         Route {
             hosts: $hosts,
             method: Method::$method,
@@ -269,14 +291,20 @@ macro_rules! route {
             needs: Needs::$needs,
             body: $body,
             rate: $rate,
+            role: role($access, route!(@method $method), route!(@named $($role)?)),
             handler: |context| Box::pin($handler(context)),
             doc: $doc,
         }
     };
+    (@method GET) => { Viewer };
+    (@method $other:ident) => { Editor };
+    (@named) => { None };
+    (@named $role:ident) => { Some($role) };
 }
 
-/// All routes: hosts, method, path, access, needs, body, rate, handler, documentation. No column has a
-/// default. The router, 405 responses, OpenAPI documents, metric labels and the route snapshot are
+/// All routes: hosts, method, path, access, needs of a key, body, rate, handler, documentation, and
+/// the role that a member needs. Only the role has a default: reading needs a viewer, all else an
+/// editor. The router, 405 responses, OpenAPI documents, metric labels and the route snapshot are
 /// generated from this table.
 #[rustfmt::skip]
 pub const ROUTES: &[Route] = &[
@@ -292,11 +320,11 @@ pub const ROUTES: &[Route] = &[
     route!(&[Base], GET, "/v1/models/{*slug}/schemas/openapi", Public, Nothing, Bare, Free, models::openapi, models::OPENAPI),
     route!(&[Base], GET, "/v1/model", Public, Nothing, Bare, Free, models::get_by_query, models::GET_BY_QUERY),
 
-    route!(&[Base], POST, "/v1/prediction", Key, Predict, Body, Keyed, predictions::create, predictions::CREATE),
-    route!(&[Base], POST, "/v1/prediction/run", Key, Predict, Body, Keyed, predictions::run, predictions::RUN),
+    route!(&[Base], POST, "/v1/prediction", Key, Predict, Body, Keyed, predictions::create, predictions::CREATE, Operator),
+    route!(&[Base], POST, "/v1/prediction/run", Key, Predict, Body, Keyed, predictions::run, predictions::RUN, Operator),
     route!(&[Base], GET, "/v1/prediction/{id}", Key, Own, Bare, Keyed, predictions::get, predictions::GET),
     route!(&[Base], GET, "/v1/prediction/{id}/events", Link, Own, Bare, Keyed, events::follow, events::FOLLOW),
-    route!(&[Base], POST, "/v1/prediction/{id}/cancel", Key, PredictOwn, Body, Keyed, predictions::cancel, predictions::CANCEL),
+    route!(&[Base], POST, "/v1/prediction/{id}/cancel", Key, PredictOwn, Body, Keyed, predictions::cancel, predictions::CANCEL, Operator),
 
     route!(ENGINE, POST, "/api/v1/workflows", Key, Write, Body, Keyed, workflows::create, workflows::CREATE),
     route!(ENGINE, GET, "/api/v1/workflows", Key, Read, Bare, Keyed, workflows::list, workflows::LIST),
@@ -312,19 +340,19 @@ pub const ROUTES: &[Route] = &[
     route!(ENGINE, GET, "/api/v1/workflows/{workflow}/schedules/{schedule}", Key, Read, Bare, Keyed, schedules::get, schedules::GET),
     route!(ENGINE, PUT, "/api/v1/workflows/{workflow}/schedules/{schedule}", Key, Write, Body, Keyed, schedules::change, schedules::CHANGE),
     route!(ENGINE, DELETE, "/api/v1/workflows/{workflow}/schedules/{schedule}", Key, Write, Bare, Keyed, schedules::delete, schedules::DELETE),
-    route!(ENGINE, POST, "/api/v1/{workflow}/trigger", Key, Run, Body, Keyed, triggers::trigger, triggers::TRIGGER),
-    route!(ENGINE, POST, "/api/v1/{workflow}/bulk-trigger", Key, Run, Body, Keyed, triggers::bulk, triggers::BULK),
-    route!(ENGINE, POST, "/api/v1/public/{workflow}/versions/{version}/trigger", BodyKey, Run, Body, Keyed, triggers::trigger_public, triggers::TRIGGER_PUBLIC),
-    route!(ENGINE, POST, "/api/v1/executions/bulk", Key, RunAll, Body, Keyed, bulk_jobs::start, bulk_jobs::START),
+    route!(ENGINE, POST, "/api/v1/{workflow}/trigger", Key, Run, Body, Keyed, triggers::trigger, triggers::TRIGGER, Operator),
+    route!(ENGINE, POST, "/api/v1/{workflow}/bulk-trigger", Key, Run, Body, Keyed, triggers::bulk, triggers::BULK, Operator),
+    route!(ENGINE, POST, "/api/v1/public/{workflow}/versions/{version}/trigger", BodyKey, Run, Body, Keyed, triggers::trigger_public, triggers::TRIGGER_PUBLIC, Operator),
+    route!(ENGINE, POST, "/api/v1/executions/bulk", Key, RunAll, Body, Keyed, bulk_jobs::start, bulk_jobs::START, Operator),
     route!(ENGINE, GET, "/api/v1/executions/bulk/{job}", Key, Read, Bare, Keyed, bulk_jobs::get, bulk_jobs::GET),
-    route!(ENGINE, POST, "/api/v1/executions/bulk/{job}/cancel", Key, RunAll, Body, Keyed, bulk_jobs::cancel, bulk_jobs::CANCEL),
+    route!(ENGINE, POST, "/api/v1/executions/bulk/{job}/cancel", Key, RunAll, Body, Keyed, bulk_jobs::cancel, bulk_jobs::CANCEL, Operator),
     route!(ENGINE, GET, "/api/v1/executions/{execution}", Key, Own, Bare, Keyed, executions::get, executions::GET),
-    route!(ENGINE, POST, "/api/v1/executions/{execution}/cancel", Key, RunOwn, Body, Keyed, executions::cancel, executions::CANCEL),
+    route!(ENGINE, POST, "/api/v1/executions/{execution}/cancel", Key, RunOwn, Body, Keyed, executions::cancel, executions::CANCEL, Operator),
     route!(ENGINE, GET, "/api/v1/executions/{execution}/events", Key, Own, Bare, Keyed, events::follow_execution, events::FOLLOW_EXECUTION),
-    route!(ENGINE, POST, "/api/v1/executions/{execution}/events/{name}", Key, RunOwn, Small, Keyed, answers::send, answers::SEND),
-    route!(ENGINE, POST, "/api/v1/executions/{execution}/pause", Key, RunOwn, Body, Keyed, pauses::pause, pauses::PAUSE),
-    route!(ENGINE, POST, "/api/v1/executions/{execution}/resume", Key, RunOwn, Body, Keyed, pauses::resume, pauses::RESUME),
-    route!(ENGINE, POST, "/api/v1/executions/{execution}/redrive", Key, RunOwn, Body, Keyed, executions::redrive, executions::REDRIVE),
+    route!(ENGINE, POST, "/api/v1/executions/{execution}/events/{name}", Key, RunOwn, Small, Keyed, answers::send, answers::SEND, Operator),
+    route!(ENGINE, POST, "/api/v1/executions/{execution}/pause", Key, RunOwn, Body, Keyed, pauses::pause, pauses::PAUSE, Operator),
+    route!(ENGINE, POST, "/api/v1/executions/{execution}/resume", Key, RunOwn, Body, Keyed, pauses::resume, pauses::RESUME, Operator),
+    route!(ENGINE, POST, "/api/v1/executions/{execution}/redrive", Key, RunOwn, Body, Keyed, executions::redrive, executions::REDRIVE, Operator),
     route!(ENGINE, GET, "/api/v1/categories", Key, Read, Bare, Keyed, workflows::categories, workflows::CATEGORIES_DOC),
 
     route!(&[Base], POST, "/v1/workflows", Key, Write, Body, Keyed, workflows::create, workflows::CREATE_ON_BASE),
@@ -342,68 +370,68 @@ pub const ROUTES: &[Route] = &[
     route!(&[Base], GET, "/v1/workflows/{workflow}/schedules/{schedule}", Key, Read, Bare, Keyed, schedules::get, schedules::GET),
     route!(&[Base], PUT, "/v1/workflows/{workflow}/schedules/{schedule}", Key, Write, Body, Keyed, schedules::change, schedules::CHANGE),
     route!(&[Base], DELETE, "/v1/workflows/{workflow}/schedules/{schedule}", Key, Write, Bare, Keyed, schedules::delete, schedules::DELETE),
-    route!(&[Base], POST, "/v1/workflows/{workflow}/trigger", Key, Run, Body, Keyed, triggers::trigger, triggers::TRIGGER),
-    route!(&[Base], POST, "/v1/workflows/{workflow}/bulk-trigger", Key, Run, Body, Keyed, triggers::bulk, triggers::BULK),
-    route!(&[Base], POST, "/v1/workflows/trigger/{workflow}/{version}", Key, Run, Body, Keyed, triggers::trigger_version, triggers::TRIGGER_VERSION),
-    route!(&[Base], POST, "/v1/workflows/bulk-trigger/{workflow}/{version}", Key, Run, Body, Keyed, triggers::bulk_version, triggers::BULK_VERSION),
-    route!(&[Base], POST, "/v1/public/{workflow}/versions/{version}/trigger", BodyKey, Run, Body, Keyed, triggers::trigger_public, triggers::TRIGGER_PUBLIC),
-    route!(&[Base], POST, "/v1/workflows/executions/bulk", Key, RunAll, Body, Keyed, bulk_jobs::start, bulk_jobs::START),
+    route!(&[Base], POST, "/v1/workflows/{workflow}/trigger", Key, Run, Body, Keyed, triggers::trigger, triggers::TRIGGER, Operator),
+    route!(&[Base], POST, "/v1/workflows/{workflow}/bulk-trigger", Key, Run, Body, Keyed, triggers::bulk, triggers::BULK, Operator),
+    route!(&[Base], POST, "/v1/workflows/trigger/{workflow}/{version}", Key, Run, Body, Keyed, triggers::trigger_version, triggers::TRIGGER_VERSION, Operator),
+    route!(&[Base], POST, "/v1/workflows/bulk-trigger/{workflow}/{version}", Key, Run, Body, Keyed, triggers::bulk_version, triggers::BULK_VERSION, Operator),
+    route!(&[Base], POST, "/v1/public/{workflow}/versions/{version}/trigger", BodyKey, Run, Body, Keyed, triggers::trigger_public, triggers::TRIGGER_PUBLIC, Operator),
+    route!(&[Base], POST, "/v1/workflows/executions/bulk", Key, RunAll, Body, Keyed, bulk_jobs::start, bulk_jobs::START, Operator),
     route!(&[Base], GET, "/v1/workflows/executions/bulk/{job}", Key, Read, Bare, Keyed, bulk_jobs::get, bulk_jobs::GET),
-    route!(&[Base], POST, "/v1/workflows/executions/bulk/{job}/cancel", Key, RunAll, Body, Keyed, bulk_jobs::cancel, bulk_jobs::CANCEL),
+    route!(&[Base], POST, "/v1/workflows/executions/bulk/{job}/cancel", Key, RunAll, Body, Keyed, bulk_jobs::cancel, bulk_jobs::CANCEL, Operator),
     route!(&[Base], GET, "/v1/workflows/executions/{execution}", Key, Own, Bare, Keyed, executions::get, executions::GET),
-    route!(&[Base], POST, "/v1/workflows/executions/{execution}/cancel", Key, RunOwn, Body, Keyed, executions::cancel, executions::CANCEL),
+    route!(&[Base], POST, "/v1/workflows/executions/{execution}/cancel", Key, RunOwn, Body, Keyed, executions::cancel, executions::CANCEL, Operator),
     route!(&[Base], GET, "/v1/workflows/executions/{execution}/events", Key, Own, Bare, Keyed, events::follow_execution, events::FOLLOW_EXECUTION),
-    route!(&[Base], POST, "/v1/workflows/executions/{execution}/events/{name}", Link, RunOwn, Small, Keyed, answers::send, answers::SEND_BY_LINK),
+    route!(&[Base], POST, "/v1/workflows/executions/{execution}/events/{name}", Link, RunOwn, Small, Keyed, answers::send, answers::SEND_BY_LINK, Operator),
     route!(&[Base], GET, "/v1/workflows/executions/{execution}/events/{name}", Link, Own, Bare, Keyed, answers::page, answers::PAGE),
-    route!(&[Base], POST, "/v1/workflows/executions/{execution}/pause", Key, RunOwn, Body, Keyed, pauses::pause, pauses::PAUSE),
-    route!(&[Base], POST, "/v1/workflows/executions/{execution}/resume", Key, RunOwn, Body, Keyed, pauses::resume, pauses::RESUME),
-    route!(&[Base], POST, "/v1/workflows/executions/{execution}/redrive", Key, RunOwn, Body, Keyed, executions::redrive, executions::REDRIVE),
+    route!(&[Base], POST, "/v1/workflows/executions/{execution}/pause", Key, RunOwn, Body, Keyed, pauses::pause, pauses::PAUSE, Operator),
+    route!(&[Base], POST, "/v1/workflows/executions/{execution}/resume", Key, RunOwn, Body, Keyed, pauses::resume, pauses::RESUME, Operator),
+    route!(&[Base], POST, "/v1/workflows/executions/{execution}/redrive", Key, RunOwn, Body, Keyed, executions::redrive, executions::REDRIVE, Operator),
     route!(&[Base], GET, "/v1/categories", Key, Read, Bare, Keyed, workflows::categories, workflows::CATEGORIES_DOC),
 
     route!(&[Flows], POST, "/api/v1", Key, Write, Body, Keyed, flows::create, flows::CREATE),
     route!(&[Flows], GET, "/api/v1", Key, Read, Bare, Keyed, flows::list, flows::LIST),
     route!(&[Flows], GET, "/api/v1/{workflow}", Key, Read, Bare, Keyed, flows::get, flows::GET),
     route!(&[Flows], POST, "/api/v1/{workflow}", Key, Write, Body, Keyed, flows::update, flows::UPDATE),
-    route!(&[Flows], POST, "/api/v1/{workflow}/trigger", Key, Run, Body, Keyed, flow_executions::trigger, flow_executions::TRIGGER),
-    route!(&[Flows], POST, "/api/v1/{workflow}/bulk", Key, Run, Body, Keyed, flow_executions::bulk, flow_executions::BULK_ALIAS),
-    route!(&[Flows], POST, "/api/v2/{workflow}/bulk", Key, Run, Body, Keyed, flow_executions::bulk, flow_executions::BULK),
+    route!(&[Flows], POST, "/api/v1/{workflow}/trigger", Key, Run, Body, Keyed, flow_executions::trigger, flow_executions::TRIGGER, Operator),
+    route!(&[Flows], POST, "/api/v1/{workflow}/bulk", Key, Run, Body, Keyed, flow_executions::bulk, flow_executions::BULK_ALIAS, Operator),
+    route!(&[Flows], POST, "/api/v2/{workflow}/bulk", Key, Run, Body, Keyed, flow_executions::bulk, flow_executions::BULK, Operator),
     route!(&[Flows], GET, "/api/v1/{workflow}/executions", Key, Read, Bare, Keyed, flow_executions::list, flow_executions::LIST),
-    route!(&[Flows], POST, "/api/v1/{workflow}/executions/bulk", Key, Read, Body, Keyed, flow_executions::look_up, flow_executions::LOOK_UP),
+    route!(&[Flows], POST, "/api/v1/{workflow}/executions/bulk", Key, Read, Body, Keyed, flow_executions::look_up, flow_executions::LOOK_UP, Viewer),
     route!(&[Flows], GET, "/api/v1/{workflow}/executions/{execution}", Key, Own, Bare, Keyed, flow_executions::get, flow_executions::GET),
 
     route!(&[Base], GET, "/v1/executions", Key, Read, Bare, Keyed, history::by_offset, history::BY_OFFSET),
     route!(&[Base], GET, "/v2/executions", Key, Read, Bare, Keyed, history::by_cursor, history::BY_CURSOR),
 
-    route!(&[Base], POST, "/v1/chat/completions", Key, Chat, Body, Keyed, chat::completions, chat::COMPLETIONS),
-    route!(&[Base], POST, "/v1/embeddings", Key, Chat, Body, Keyed, chat::embeddings, chat::EMBEDDINGS),
-    route!(&[Base], POST, "/v1/completions", Key, Chat, Body, Keyed, chat::text_completions, chat::TEXT_COMPLETIONS),
-    route!(&[Base], POST, "/v1/rerank", Key, Chat, Body, Keyed, chat::rerank, chat::RERANK),
-    route!(&[Base], POST, "/rerank", Key, Chat, Body, Keyed, chat::rerank, chat::RERANK_ALIAS),
-    route!(&[Base], POST, "/v1/responses", Key, Chat, Body, Keyed, responses::create, responses::CREATE),
+    route!(&[Base], POST, "/v1/chat/completions", Key, Chat, Body, Keyed, chat::completions, chat::COMPLETIONS, Operator),
+    route!(&[Base], POST, "/v1/embeddings", Key, Chat, Body, Keyed, chat::embeddings, chat::EMBEDDINGS, Operator),
+    route!(&[Base], POST, "/v1/completions", Key, Chat, Body, Keyed, chat::text_completions, chat::TEXT_COMPLETIONS, Operator),
+    route!(&[Base], POST, "/v1/rerank", Key, Chat, Body, Keyed, chat::rerank, chat::RERANK, Operator),
+    route!(&[Base], POST, "/rerank", Key, Chat, Body, Keyed, chat::rerank, chat::RERANK_ALIAS, Operator),
+    route!(&[Base], POST, "/v1/responses", Key, Chat, Body, Keyed, responses::create, responses::CREATE, Operator),
     route!(&[Base], GET, "/v1/responses/{id}", Key, Own, Bare, Keyed, responses::get, responses::GET),
     route!(&[Base], DELETE, "/v1/responses/{id}", Key, ChatOwn, Bare, Keyed, responses::delete, responses::DELETE),
-    route!(&[Base], POST, "/v1/responses/{id}/cancel", Key, ChatOwn, Body, Keyed, responses::cancel, responses::CANCEL),
+    route!(&[Base], POST, "/v1/responses/{id}/cancel", Key, ChatOwn, Body, Keyed, responses::cancel, responses::CANCEL, Operator),
     route!(&[Base], GET, "/v1/responses/{id}/input_items", Key, Own, Bare, Keyed, responses::input_items, responses::INPUT_ITEMS),
-    route!(&[Base], POST, "/v1/messages", Key, Chat, Body, Keyed, messages::create, messages::CREATE),
-    route!(&[Base], POST, "/v1/messages/count_tokens", Key, Chat, Body, Keyed, messages::count_tokens, messages::COUNT_TOKENS),
+    route!(&[Base], POST, "/v1/messages", Key, Chat, Body, Keyed, messages::create, messages::CREATE, Operator),
+    route!(&[Base], POST, "/v1/messages/count_tokens", Key, Chat, Body, Keyed, messages::count_tokens, messages::COUNT_TOKENS, Operator),
     route!(&[Base], GET, "/v1/llm-router/model-catalog", Key, Nothing, Bare, Keyed, chat::models, chat::MODELS),
 
     route!(&[Agent], POST, "/v1/chat/completions", Key, Chat, Body, Keyed, agent::completions, agent::COMPLETIONS),
     route!(&[Agent], POST, "/chat", Key, Chat, Body, Keyed, agent::chat, agent::CHAT),
     route!(&[Agent], GET, "/v1/tasks/{task}/events", Key, Own, Bare, Keyed, agent::follow, agent::FOLLOW),
-    route!(&[Agent], POST, "/v1/tasks/{task}/cancel", Key, ChatOwn, Body, Keyed, agent::cancel, agent::CANCEL),
+    route!(&[Agent], POST, "/v1/tasks/{task}/cancel", Key, ChatOwn, Body, Keyed, agent::cancel, agent::CANCEL, Operator),
     route!(&[Agent], GET, "/memory", Key, Read, Bare, Keyed, agent::memory, agent::MEMORY),
     route!(&[Agent], DELETE, "/memory", Key, Chat, Bare, Keyed, agent::clear, agent::CLEAR),
     route!(&[Agent], GET, "/sessions", Key, Read, Bare, Keyed, agent::sessions, agent::SESSIONS),
     route!(&[Agent], GET, "/v1/models", Key, Nothing, Bare, Keyed, agent::models, agent::MODELS),
     route!(&[Agent], POST, "/mcp", Key, Nothing, Body, Keyed, mcp::post, mcp::POST),
 
-    route!(&[Base], POST, "/v1/decisions", Key, Chat, Body, Keyed, decisions::decide, decisions::DECIDE),
+    route!(&[Base], POST, "/v1/decisions", Key, Chat, Body, Keyed, decisions::decide, decisions::DECIDE, Operator),
 
     route!(&[Base], GET, "/v1/webhooks", Key, Read, Bare, Keyed, webhooks::list, webhooks::LIST),
     route!(&[Base], GET, "/v1/webhooks/{execution}", Key, Own, Bare, Keyed, webhooks::get, webhooks::GET),
-    route!(&[Base], POST, "/v1/webhooks/{execution}/redeliver", Key, RunOwn, Body, Keyed, webhooks::redeliver, webhooks::REDELIVER),
-    route!(&[Base], POST, "/v1/webhooks/replay", Key, Run, Body, Keyed, webhooks::replay, webhooks::REPLAY),
+    route!(&[Base], POST, "/v1/webhooks/{execution}/redeliver", Key, RunOwn, Body, Keyed, webhooks::redeliver, webhooks::REDELIVER, Operator),
+    route!(&[Base], POST, "/v1/webhooks/replay", Key, Run, Body, Keyed, webhooks::replay, webhooks::REPLAY, Operator),
     route!(&[Base], POST, "/v1/webhooks/test", Key, Run, Body, Keyed, webhooks::test, webhooks::TEST),
     route!(&[Base], POST, "/v1/webhook-endpoints", Key, Write, Small, Keyed, webhook_endpoints::create, webhook_endpoints::CREATE),
     route!(&[Base], GET, "/v1/webhook-endpoints", Key, Read, Bare, Keyed, webhook_endpoints::list, webhook_endpoints::LIST),
@@ -413,14 +441,14 @@ pub const ROUTES: &[Route] = &[
     route!(&[Base], POST, "/v1/webhook-endpoints/{endpoint}/rotate", Key, Write, Small, Keyed, webhook_endpoints::rotate, webhook_endpoints::ROTATE),
     route!(&[Base], POST, "/v1/webhook-endpoints/{endpoint}/test", Key, Write, Small, Keyed, webhook_endpoints::test, webhook_endpoints::TEST),
 
-    route!(&[Base], POST, "/v1/upload/presign", Key, Upload, Body, Keyed, uploads::presign, uploads::PRESIGN),
-    route!(&[Base], PUT, "/v1/upload/{id}", Link, Upload, File, Keyed, uploads::put, uploads::PUT),
-    route!(&[Base], POST, "/api/v1/upload", Key, Upload, File, Keyed, uploads::post_for_url, uploads::POST_FOR_URL),
-    route!(&[Base], POST, "/v1/files", Key, Upload, File, Keyed, uploads::post, uploads::POST),
-    route!(&[Base], POST, "/v1/batches", Key, Chat, Body, Keyed, batches::create, batches::CREATE),
+    route!(&[Base], POST, "/v1/upload/presign", Key, Upload, Body, Keyed, uploads::presign, uploads::PRESIGN, Operator),
+    route!(&[Base], PUT, "/v1/upload/{id}", Link, Upload, File, Keyed, uploads::put, uploads::PUT, Operator),
+    route!(&[Base], POST, "/api/v1/upload", Key, Upload, File, Keyed, uploads::post_for_url, uploads::POST_FOR_URL, Operator),
+    route!(&[Base], POST, "/v1/files", Key, Upload, File, Keyed, uploads::post, uploads::POST, Operator),
+    route!(&[Base], POST, "/v1/batches", Key, Chat, Body, Keyed, batches::create, batches::CREATE, Operator),
     route!(&[Base], GET, "/v1/batches", Key, Read, Bare, Keyed, batches::list, batches::LIST),
     route!(&[Base], GET, "/v1/batches/{batch}", Key, Own, Bare, Keyed, batches::get, batches::GET),
-    route!(&[Base], POST, "/v1/batches/{batch}/cancel", Key, ChatOwn, Body, Keyed, batches::cancel, batches::CANCEL),
+    route!(&[Base], POST, "/v1/batches/{batch}/cancel", Key, ChatOwn, Body, Keyed, batches::cancel, batches::CANCEL, Operator),
     route!(&[Base], GET, "/v1/files", Key, Read, Bare, Keyed, files::list, files::LIST),
     route!(&[Base], GET, "/v1/files/usage", Key, Read, Bare, Keyed, files::usage, files::USAGE),
     route!(&[Base], GET, "/v1/files/{id}", Key, Own, Bare, Keyed, files::get, files::GET),
@@ -470,9 +498,15 @@ pub const ROUTES: &[Route] = &[
     route!(&[Dashboard], GET, "/docs/{*file}", Public, Nothing, Bare, Free, documentation::file, documentation::FILE),
     route!(&[Dashboard], GET, "/session", Public, Nothing, Bare, Free, sessions::get, sessions::GET),
     route!(&[Dashboard], POST, "/session", Public, Nothing, Small, Free, sessions::create, sessions::CREATE),
-    route!(&[Dashboard], DELETE, "/session", Member, Nothing, Bare, Free, sessions::delete, sessions::DELETE),
+    route!(&[Dashboard], DELETE, "/session", Account, Nothing, Bare, Free, sessions::delete, sessions::DELETE),
     route!(&[Dashboard], POST, "/session/reset", Public, Nothing, Small, Free, sessions::reset, sessions::RESET),
-    route!(&[Dashboard], POST, "/session/password", Member, Nothing, Small, Free, sessions::change_password, sessions::CHANGE_PASSWORD),
+    route!(&[Dashboard], POST, "/session/password", Account, Nothing, Small, Free, sessions::change_password, sessions::CHANGE_PASSWORD),
+    route!(&[Dashboard], POST, "/session/totp", Account, Nothing, Bare, Free, second_factor::begin, second_factor::BEGIN),
+    route!(&[Dashboard], POST, "/session/totp/confirm", Account, Nothing, Small, Free, second_factor::confirm, second_factor::CONFIRM),
+    route!(&[Dashboard], DELETE, "/session/totp", Account, Nothing, Small, Free, second_factor::remove, second_factor::REMOVE),
+    route!(&[Dashboard], GET, "/sessions", Account, Nothing, Bare, Free, sessions::list, sessions::LIST),
+    route!(&[Dashboard], DELETE, "/sessions", Account, Nothing, Bare, Free, sessions::end_others, sessions::END_OTHERS),
+    route!(&[Dashboard], DELETE, "/sessions/{session}", Account, Nothing, Bare, Free, sessions::end, sessions::END),
     route!(&[Dashboard], POST, "/links", Public, Nothing, Small, Free, links::describe, links::DESCRIBE),
     route!(&[Dashboard], POST, "/setup", Public, Nothing, Small, Free, links::set_up, links::SET_UP),
     route!(&[Dashboard], POST, "/invitations/accept", Public, Nothing, Small, Free, links::accept, links::ACCEPT),
@@ -493,7 +527,7 @@ pub const ROUTES: &[Route] = &[
     route!(&[Dashboard], GET, "/webhooks/receivers", Member, Nothing, Bare, Free, webhooks::receivers, webhooks::RECEIVERS),
     route!(&[Dashboard], GET, "/health/findings", Member, Nothing, Bare, Free, dashboard::findings, dashboard::FINDINGS),
     route!(&[Dashboard], GET, "/models", Member, Nothing, Bare, Free, admin::list_loads, admin::LIST_LOADS),
-    route!(&[Dashboard], POST, "/workflows/check", Member, Nothing, Body, Free, workflows::check, workflows::CHECK),
+    route!(&[Dashboard], POST, "/workflows/check", Member, Nothing, Body, Free, workflows::check, workflows::CHECK, Viewer),
     route!(&[Dashboard], GET, "/workflows/runs", Member, Nothing, Bare, Free, workflows::last_runs, workflows::LAST_RUNS),
     route!(&[Dashboard], GET, "/chains", Member, Nothing, Bare, Free, chains::list_own, chains::LIST_OWN),
     route!(&[Dashboard], POST, "/chains", Member, Nothing, Small, Free, chains::create_own, chains::CREATE_OWN),
@@ -527,6 +561,7 @@ pub const ROUTES: &[Route] = &[
     route!(&[Dashboard], POST, "/admin/v1/organizations/{organization}/balance/top-up", Admin, Nothing, Small, Free, named::top_up, named::TOP_UP),
     route!(&[Dashboard], GET, "/admin/v1/organizations/{organization}/ledger", Admin, Nothing, Bare, Free, billing::own_ledger, billing::LEDGER_OF),
     route!(&[Dashboard], GET, "/admin/v1/organizations/{organization}/members", Admin, Nothing, Bare, Free, members::list, members::LIST_OF),
+    route!(&[Dashboard], PATCH, "/admin/v1/organizations/{organization}/members/{id}", Admin, Nothing, Small, Free, members::change, members::CHANGE_OF),
     route!(&[Dashboard], POST, "/admin/v1/organizations/{organization}/owner-link", Admin, Nothing, Bare, Free, named::owner_link, named::OWNER_LINK),
 
     route!(&[Control], POST, "/admin/keys", Local, Nothing, Body, Free, admin::create_key, admin::CREATE_KEY),
@@ -544,7 +579,9 @@ pub const ROUTES: &[Route] = &[
     route!(&[Control], GET, "/admin/organizations/{organization}/contents", Local, Nothing, Bare, Free, organizations::contents, organizations::CONTENTS),
     route!(&[Control], DELETE, "/admin/organizations/{organization}", Local, Nothing, Bare, Free, organizations::delete, organizations::DELETE),
     route!(&[Control], POST, "/admin/invitations", Local, Nothing, Small, Free, links::invite_to, links::INVITE_TO),
+    route!(&[Control], PATCH, "/admin/members/{id}", Local, Nothing, Small, Free, members::change_by_operator, members::CHANGE_BY_OPERATOR),
     route!(&[Control], DELETE, "/admin/members/{id}", Local, Nothing, Bare, Free, members::remove_of, members::REMOVE_OF),
+    route!(&[Control], DELETE, "/admin/members/{id}/totp", Local, Nothing, Bare, Free, second_factor::reset_of, second_factor::RESET_OF),
     route!(&[Control], POST, "/admin/chains", Local, Nothing, Body, Free, chains::create, chains::CREATE),
     route!(&[Control], PUT, "/admin/chains", Local, Nothing, Body, Free, chains::change, chains::CHANGE),
     route!(&[Control], GET, "/admin/chains", Local, Nothing, Bare, Free, chains::list, chains::LIST),

@@ -11,6 +11,7 @@ use super::doc::{Doc, RequestDoc, ResponseDoc};
 use super::sessions::{FOREIGN, NOT_JSON, with_cookie};
 use super::{Context, Role};
 use orrery_domain::ids::LinkId;
+use orrery_domain::member::MemberRole;
 use orrery_http::{Response, response};
 use orrery_records::members::{Issued, Newcomer};
 use orrery_wire::member::{
@@ -74,7 +75,11 @@ pub(crate) const SET_UP: Doc = Doc {
 /// `POST /setup`
 pub(crate) async fn set_up(mut context: Context) -> Result<Response, crate::Error> {
     let join: Join = form(&mut context.request).await?;
-    let (_, token) = context.services.members.set_up(&join.token, newcomer(&join)).await?;
+    let (_, token) = context
+        .services
+        .members
+        .set_up(&join.token, newcomer(&join), context.origin_of_session())
+        .await?;
     with_cookie(&context, &token)
 }
 
@@ -89,7 +94,11 @@ pub(crate) const ACCEPT: Doc = Doc {
 /// `POST /invitations/accept`
 pub(crate) async fn accept(mut context: Context) -> Result<Response, crate::Error> {
     let join: Join = form(&mut context.request).await?;
-    let (_, token) = context.services.members.accept(&join.token, newcomer(&join)).await?;
+    let (_, token) = context
+        .services
+        .members
+        .accept(&join.token, newcomer(&join), context.origin_of_session())
+        .await?;
     with_cookie(&context, &token)
 }
 
@@ -114,11 +123,11 @@ pub(crate) const INVITE: Doc = Doc {
 
 /// `POST /invitations`
 pub(crate) async fn invite(mut context: Context) -> Result<Response, crate::Error> {
-    let InvitationRequest { email } = form(&mut context.request).await?;
+    let InvitationRequest { email, role } = form(&mut context.request).await?;
     let organization = context.organization()?;
     let email = email.as_deref().map(str::trim).filter(|email| !email.is_empty());
     let members = context.services.members.by(context.actor());
-    let issued = members.invite(organization, email).await?;
+    let issued = members.invite(organization, email, role).await?;
     Ok(response::json(StatusCode::CREATED, &new_link(&context, &issued)))
 }
 
@@ -160,6 +169,7 @@ pub(crate) async fn withdraw(context: Context) -> Result<Response, crate::Error>
 struct InvitationTo {
     organization: Option<String>,
     email: Option<String>,
+    role: Option<MemberRole>,
 }
 
 pub(crate) const INVITE_TO: Doc =
@@ -167,12 +177,12 @@ pub(crate) const INVITE_TO: Doc =
 
 /// `POST /admin/invitations`
 pub(crate) async fn invite_to(mut context: Context) -> Result<Response, crate::Error> {
-    let InvitationTo { organization, email } = context.request.json().await?;
+    let InvitationTo { organization, email, role } = context.request.json().await?;
     let accounts = &context.services.accounts;
     let organization = accounts.organization_or_default(organization.as_deref()).await?;
     let email = email.as_deref().map(str::trim).filter(|email| !email.is_empty());
     let members = context.services.members.by(context.actor());
-    let issued = members.invite(organization.id, email).await?;
+    let issued = members.invite(organization.id, email, role).await?;
     Ok(response::json(StatusCode::CREATED, &new_link(&context, &issued)))
 }
 

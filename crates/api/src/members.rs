@@ -4,14 +4,16 @@ use hyper::StatusCode;
 
 use super::Context;
 use super::doc::{Doc, RequestDoc, ResponseDoc};
-use orrery_domain::ids::MemberId;
+use orrery_domain::ids::{MemberId, OrganizationId};
+use orrery_domain::member;
 use orrery_http::{Response, response};
+use orrery_records::members::AccessChange;
 use orrery_wire::member::{Member, MemberChange, Members, NewLink};
 use orrery_wire::operator;
 
 const MISSING: ResponseDoc = ResponseDoc::error(404, "Member not found");
 const OWNER: ResponseDoc =
-    ResponseDoc::error(409, "The Owner always has the permission and cannot be removed");
+    ResponseDoc::error(409, "The Owner always has every permission and cannot be removed");
 
 pub(crate) const LIST: Doc = Doc {
     responses: &[ResponseDoc::json::<Members>(200, "The members, oldest first")],
@@ -31,19 +33,48 @@ pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
 pub(crate) const CHANGE: Doc = Doc {
     request: Some(RequestDoc::json::<MemberChange>()),
     responses: &[ResponseDoc::json::<Member>(200, "The updated member"), MISSING, OWNER],
-    description: "Grants or revokes the permission to create and delete API keys. Keys that the \
-                  member created are not affected. Only the Owner can use this operation; the \
-                  Owner's own record cannot be changed (409).",
-    ..Doc::new("members", "update_member", "Grant or revoke the permission 'Can manage API keys'")
+    description: "Changes a member's role, or grants or revokes the permission 'Can manage API \
+                  keys', from the member's next request on. Keys that the member created are not \
+                  affected. Only the Owner can use this operation; the Owner's own record cannot \
+                  be changed (409).",
+    ..Doc::new("members", "update_member", "Change a member's role or permission")
+};
+
+pub(crate) const CHANGE_OF: Doc = Doc {
+    id: "update_organization_member",
+    description: "Changes a member's role, or grants or revokes the permission 'Can manage API \
+                  keys', from the member's next request on. Keys that the member created are not \
+                  affected. The Owner's record cannot be changed (409).",
+    ..CHANGE
 };
 
 /// `PATCH /members/{id}`
 pub(crate) async fn change(mut context: Context) -> Result<Response, crate::Error> {
-    let id = id_of(&context)?;
-    let MemberChange { api_key_access } = context.request.json().await?;
-    let members = context.services.members.by(context.actor());
-    let member = members.set_key_access(context.organization()?, id, api_key_access).await?;
+    let organization = context.organization()?;
+    let member = changed(&mut context, organization).await?;
     Ok(response::json(StatusCode::OK, &Member::from(&member)))
+}
+
+async fn changed(
+    context: &mut Context,
+    organization: OrganizationId,
+) -> Result<member::Member, crate::Error> {
+    let id = id_of(context)?;
+    let MemberChange { role, api_key_access } = context.request.json().await?;
+    let members = context.services.members.by(context.actor());
+    let access = AccessChange { role, api_key_access };
+    Ok(members.set_access(organization, id, access).await?)
+}
+
+pub(crate) const CHANGE_BY_OPERATOR: Doc =
+    Doc::new("admin", "admin_update_member", "Change a member's role or permission");
+
+/// `PATCH /admin/members/{id}?organization=`
+pub(crate) async fn change_by_operator(mut context: Context) -> Result<Response, crate::Error> {
+    let name = context.request.query.get("organization");
+    let organization = context.services.accounts.organization_or_default(name).await?;
+    let member = changed(&mut context, organization.id).await?;
+    Ok(response::json(StatusCode::OK, &operator::Member::of(&member, &organization)))
 }
 
 pub(crate) const REMOVE: Doc = Doc {

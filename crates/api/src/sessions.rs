@@ -12,7 +12,9 @@ use orrery_domain::member::Member;
 use orrery_http::{Response, response};
 use orrery_records::audit::Actor;
 use orrery_records::members;
-use orrery_wire::member::{HostUrl, LogIn, PasswordChange, PasswordReset, Session};
+use orrery_wire::member::{
+    HostUrl, LogIn, OpenSession, OpenSessions, PasswordChange, PasswordReset, Session,
+};
 
 pub(crate) const FOREIGN: ResponseDoc =
     ResponseDoc::error(403, "The request did not come from a page of the dashboard");
@@ -41,6 +43,7 @@ pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
         let body = Session {
             set_up,
             member: None,
+            needs_second_factor: false,
             organization: None,
             hosts: None,
             agent: None,
@@ -61,6 +64,7 @@ async fn of_member(context: &Context, member: &Member) -> Result<Session, crate:
     Ok(Session {
         set_up: true,
         member: Some(member.into()),
+        needs_second_factor: services.members.lacks_second_factor(member),
         organization: Some(organization.into()),
         hosts: Some(hosts.collect()),
         agent: Some(services.agent.has_model()),
@@ -72,27 +76,29 @@ pub(crate) const CREATE: Doc = Doc {
     request: Some(RequestDoc::json::<LogIn>()),
     responses: &[
         ResponseDoc::empty(204, "Logged in; the session cookie is set"),
-        ResponseDoc::error(401, "The email address or the password is wrong"),
+        ResponseDoc::error(401, "The email address, the password or the code is wrong or missing"),
         FOREIGN,
         NOT_JSON,
         ResponseDoc::error(429, "Too many attempts: retry after `Retry-After` seconds"),
     ],
     description: "Opens a session and sets its cookie. A wrong password and an unknown address \
-                  return the same 401. After five attempts from one address, further attempts must \
+                  return the same 401. If the member has a second factor, a correct password without \
+                  `code` returns 401 with the details `{\"code\": \"required\"}`. After five attempts from one address, further attempts must \
                   wait and return 429 with `Retry-After`.",
     ..Doc::new("sessions", "log_in", "Log in")
 };
 
 /// `POST /session`
 pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Error> {
-    let LogIn { email, password } = context.request.json().await?;
+    let LogIn { email, password, code } = context.request.json().await?;
     let services = &context.services;
     let from = context.request.peer.ip();
     let members = services.members.by(Actor::member(&email, from));
-    match members.log_in(email.trim(), &password, from).await {
+    let log_in = members::LogIn { email: email.trim(), password: &password, code: code.as_deref() };
+    match members.log_in(log_in, context.origin_of_session()).await {
         Ok((_, token)) => with_cookie(&context, &token),
         Err(error) => {
-            if matches!(error, members::Error::WrongPassword) {
+            if matches!(error, members::Error::WrongPassword | members::Error::WrongCode) {
                 services.audit.denied(from);
             }
             Err(error.into())
@@ -136,6 +142,8 @@ pub(crate) const RESET: Doc = Doc {
         ),
         FOREIGN,
         super::links::CLOSED,
+        ResponseDoc::error(401, "The code of the second factor is missing or wrong"),
+        ResponseDoc::error(429, "Too many attempts: retry after `Retry-After` seconds"),
         NOT_JSON,
     ],
     description: "Sets a new password with the token of a password reset link, ends all sessions \
@@ -146,8 +154,9 @@ pub(crate) const RESET: Doc = Doc {
 
 /// `POST /session/reset`
 pub(crate) async fn reset(mut context: Context) -> Result<Response, crate::Error> {
-    let PasswordReset { token, password } = form(&mut context.request).await?;
-    let (_, token) = context.services.members.reset(&token, &password).await?;
+    let PasswordReset { token, password, code } = form(&mut context.request).await?;
+    let (members, origin) = (&context.services.members, context.origin_of_session());
+    let (_, token) = members.reset(&token, &password, code.as_deref(), origin).await?;
     with_cookie(&context, &token)
 }
 
@@ -164,13 +173,63 @@ pub(crate) const CHANGE_PASSWORD: Doc = Doc {
     ..Doc::new("sessions", "change_password", "Change your password")
 };
 
+pub(crate) const LIST: Doc = Doc {
+    responses: &[ResponseDoc::json::<OpenSessions>(200, "The sessions, the last used first")],
+    description: "Returns the open sessions of the logged-in member, with device, address and \
+                  times.",
+    ..Doc::new("sessions", "list_sessions", "List your sessions")
+};
+
+/// `GET /sessions`
+pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
+    let all = context.services.members.sessions(context.visit()?).await?;
+    let sessions = all.into_iter().map(|one| OpenSession {
+        id: one.id,
+        device: one.session.origin.device,
+        address: one.session.origin.address,
+        created_at: one.session.created_at.into(),
+        last_seen_at: one.session.seen_at.into(),
+        current: one.is_current,
+    });
+    Ok(response::json(StatusCode::OK, &OpenSessions { sessions: sessions.collect() }))
+}
+
+pub(crate) const END: Doc = Doc {
+    responses: &[
+        ResponseDoc::empty(204, "The session has ended"),
+        ResponseDoc::error(404, "Session not found"),
+    ],
+    description: "Ends one of the sessions of the logged-in member.",
+    ..Doc::new("sessions", "delete_session", "End one of your sessions")
+};
+
+/// `DELETE /sessions/{session}`
+pub(crate) async fn end(context: Context) -> Result<Response, crate::Error> {
+    let members = context.services.members.by(context.actor());
+    members.end_session(context.visit()?, context.request.param("session")).await?;
+    Ok(response::empty(StatusCode::NO_CONTENT))
+}
+
+pub(crate) const END_OTHERS: Doc = Doc {
+    responses: &[ResponseDoc::empty(204, "All other sessions have ended")],
+    description: "Ends all sessions of the logged-in member except the one of the request.",
+    ..Doc::new("sessions", "delete_other_sessions", "Log out everywhere else")
+};
+
+/// `DELETE /sessions`
+pub(crate) async fn end_others(context: Context) -> Result<Response, crate::Error> {
+    let members = context.services.members.by(context.actor());
+    members.end_other_sessions(context.visit()?).await?;
+    Ok(response::empty(StatusCode::NO_CONTENT))
+}
+
 /// `POST /session/password`
 pub(crate) async fn change_password(mut context: Context) -> Result<Response, crate::Error> {
     let PasswordChange { current, password } = form(&mut context.request).await?;
     let member = &context.visit()?.member;
     let members = context.services.members.by(context.actor());
-    let from = context.request.peer.ip();
-    let changed = members.change_password(member, &current, &password, from).await;
+    let origin = context.origin_of_session();
+    let changed = members.change_password(member, &current, &password, origin).await;
     // A 401 would mean that the member is not logged in.
     let token = changed.map_err(|error| {
         if matches!(error, members::Error::WrongPassword) {

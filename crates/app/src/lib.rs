@@ -22,6 +22,7 @@ mod journal;
 mod listeners;
 mod offline;
 mod options;
+mod people;
 mod private;
 mod programs;
 mod rehearsal;
@@ -39,9 +40,7 @@ use anyhow::Context;
 use arc_swap::ArcSwap;
 
 use self::listeners::{Bound, bind, certificates, for_operator, server_limits};
-use self::options::{
-    configured_hosts, engine_options, files_options, members_options, outbox_options, settings,
-};
+use self::options::{configured_hosts, engine_options, files_options, outbox_options, settings};
 use orrery_agent::{self as agent, Agent, servers};
 use orrery_api::{
     self as api, BatchAnswers, Documents, HostAddress, Readiness, Role, Services, Settings,
@@ -71,7 +70,6 @@ use orrery_records::billing::Billing;
 use orrery_records::chains::Chains;
 use orrery_records::files::Files;
 use orrery_records::idempotency::Idempotency;
-use orrery_records::members::Members;
 use orrery_records::secrets::{self, Secrets};
 use orrery_records::signed_urls::SignedUrls;
 use orrery_runners::builtin::{BuiltinContext, Workers};
@@ -169,7 +167,7 @@ fn open(
         readiness: Readiness::default(),
         documents: Documents::default(),
         accounts,
-        members: Members::new(store.clone(), clock.clone(), members_options(config)),
+        members: people::members(config, &store, &sealer, &clock),
         audit: Audit::new(store.clone(), clock.clone()),
         billing,
         chains,

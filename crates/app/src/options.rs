@@ -12,7 +12,6 @@ use orrery_http::egress::Policy;
 use orrery_http::rate::Limiter;
 use orrery_http::tls::machine_name;
 use orrery_records::files;
-use orrery_records::members;
 use orrery_storage::Store;
 use orrery_webhooks as webhooks;
 
@@ -96,11 +95,6 @@ pub fn policy(config: &Config) -> Policy {
     let deny = config.egress.deny.clone();
     let single_label_names = config.egress.single_label_names;
     Policy { allow, deny, single_label_names, ..Policy::default() }
-}
-
-pub(super) fn members_options(config: &Config) -> members::Options {
-    let config::Dashboard { session_idle, session_max, admin_api: _ } = config.dashboard;
-    members::Options { session_idle, session_max }
 }
 
 pub(super) fn files_options(config: &Config) -> files::Options {

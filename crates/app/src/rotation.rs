@@ -11,6 +11,7 @@ use anyhow::Context as _;
 use orrery_config::Config;
 use orrery_engine as engine;
 use orrery_records::audit::{Actor, Audit};
+use orrery_records::members;
 use orrery_records::schedules;
 use orrery_records::secrets;
 use orrery_runtime::Clock;
@@ -61,6 +62,7 @@ async fn rotate(
     workflows::reseal(store, &mut rotation, watch).await?;
     secrets::reseal(store, &mut rotation, watch).await?;
     schedules::reseal(store, &mut rotation, watch).await?;
+    members::reseal(store, &mut rotation, watch).await?;
     let resealed = rotation.finish()?;
     watch(resealed)?;
     let Resealed { secrets, unreadable, .. } = resealed;

@@ -161,6 +161,11 @@ impl Admin {
         self.ask(Method::PUT, path, Some(value)).await
     }
 
+    /// Sends `PATCH path` with `value`.
+    pub(super) async fn patch(&self, path: &str, value: &Value) -> anyhow::Result<Value> {
+        self.ask(Method::PATCH, path, Some(value)).await
+    }
+
     /// Sends `DELETE path`.
     pub(super) async fn delete(&self, path: &str) -> anyhow::Result<()> {
         self.delete_with_answer(path).await.map(drop)

@@ -1,7 +1,7 @@
 //! `orrery owner` and `orrery member`: people with access to the dashboard.
 
 use anyhow::Context as _;
-use clap::Subcommand;
+use clap::{ArgGroup, Subcommand, ValueEnum};
 use serde_json::json;
 
 use super::admin::Admin;
@@ -11,8 +11,8 @@ use super::output::{self, Column, Output};
 use super::{Shape, service};
 use orrery_config::Config;
 use orrery_domain::account::DEFAULT_ORGANIZATION;
-use orrery_domain::member::LinkKind;
-use orrery_wire::member::NewLink;
+use orrery_domain::member::{LinkKind, MemberRole};
+use orrery_wire::member::{MemberChange, NewLink};
 use orrery_wire::operator::{Member, Members};
 
 #[derive(Debug, Subcommand)]
@@ -42,11 +42,41 @@ pub(super) enum Command {
         /// The email address of the person [default: anybody who has the link]
         #[arg(value_name = "EMAIL")]
         email: Option<String>,
+        /// What the person may do: viewers read, operators also run and repeat, editors also change
+        #[arg(long, value_enum, default_value_t = Role::Editor)]
+        role: Role,
         /// The organization to join
         #[arg(long, value_name = "ORGANIZATION", default_value = DEFAULT_ORGANIZATION)]
         org: String,
         #[command(flatten)]
         shape: Shape,
+    },
+    /// Change what a member may do
+    #[command(group = ArgGroup::new("change").required(true).multiple(true))]
+    Update {
+        /// The email address of the member
+        #[arg(value_name = "EMAIL")]
+        email: String,
+        /// What the member may do: viewers read, operators also run and repeat, editors also change
+        #[arg(long, value_enum, group = "change")]
+        role: Option<Role>,
+        /// Whether the member can create and delete API keys
+        #[arg(long, value_name = "BOOL", group = "change")]
+        api_key_access: Option<bool>,
+        /// The organization of the member
+        #[arg(long, value_name = "ORGANIZATION", default_value = DEFAULT_ORGANIZATION)]
+        org: String,
+        #[command(flatten)]
+        shape: Shape,
+    },
+    /// Remove the second factor of a member who has lost the device and the recovery codes
+    ResetSecondFactor {
+        /// The email address of the member
+        #[arg(value_name = "EMAIL")]
+        email: String,
+        /// The organization of the member
+        #[arg(long, value_name = "ORGANIZATION", default_value = DEFAULT_ORGANIZATION)]
+        org: String,
     },
     /// Remove a member; keys that the member created remain
     Remove {
@@ -57,6 +87,24 @@ pub(super) enum Command {
         #[arg(long, value_name = "ORGANIZATION", default_value = DEFAULT_ORGANIZATION)]
         org: String,
     },
+}
+
+/// A role that a member other than the Owner can have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Role {
+    Editor,
+    Operator,
+    Viewer,
+}
+
+impl From<Role> for MemberRole {
+    fn from(role: Role) -> Self {
+        match role {
+            Role::Editor => Self::Editor,
+            Role::Operator => Self::Operator,
+            Role::Viewer => Self::Viewer,
+        }
+    }
 }
 
 const COLUMNS: [Column; 7] = [
@@ -102,26 +150,47 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
             let answer = list(&admin, org.as_deref()).await?;
             Output::new(shape.json).show(&answer, &COLUMNS, answer.members.iter().map(row))
         }
-        Command::Invite { email, org, shape } => {
-            let body = json!({"organization": org, "email": email});
+        Command::Invite { email, role, org, shape } => {
+            let role = MemberRole::from(role);
+            let body = json!({"organization": org, "email": email, "role": role});
             let link = understood(admin.post("/admin/invitations", &body).await?)?;
             show_link(&link, &org, shape)
         }
+        Command::Update { email, role, api_key_access, org, shape } => {
+            let (_, path) = find(&admin, &email, &org, "").await?;
+            let change = MemberChange { role: role.map(MemberRole::from), api_key_access };
+            let member: Member = understood(admin.patch(&path, &json!(change)).await?)?;
+            Output::new(shape.json).show(&member, &COLUMNS, [row(&member)])
+        }
+        Command::ResetSecondFactor { email, org } => {
+            let (member, path) = find(&admin, &email, &org, "/totp").await?;
+            admin.delete(&path).await?;
+            output::note(&format!("{} logs in with the password alone.", member.email));
+            Ok(())
+        }
         Command::Remove { email, org } => {
-            let members = list(&admin, Some(&org)).await?.members;
-            let found = members.iter().find(|member| member.email.eq_ignore_ascii_case(&email));
-            let member = found.with_context(|| {
-                format!(
-                    "organization {org} has no member {email}; `orrery member list` lists all \
-                     members"
-                )
-            })?;
-            let query = query(&[("organization", &org)]);
-            admin.delete(&format!("/admin/members/{}?{query}", member.id)).await?;
+            let (member, path) = find(&admin, &email, &org, "").await?;
+            admin.delete(&path).await?;
             output::note(&format!("{} is no longer a member of {org}.", member.email));
             Ok(())
         }
     }
+}
+
+/// Returns a member and the path of the member's route that ends with `end`.
+async fn find(
+    admin: &Admin,
+    email: &str,
+    org: &str,
+    end: &str,
+) -> anyhow::Result<(Member, String)> {
+    let members = list(admin, Some(org)).await?.members;
+    let found = members.into_iter().find(|member| member.email.eq_ignore_ascii_case(email));
+    let member = found.with_context(|| {
+        format!("organization {org} has no member {email}; `orrery member list` lists all members")
+    })?;
+    let path = format!("/admin/members/{}{end}?{}", member.id, query(&[("organization", org)]));
+    Ok((member, path))
 }
 
 async fn list(admin: &Admin, org: Option<&str>) -> anyhow::Result<Members> {

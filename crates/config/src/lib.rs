@@ -334,6 +334,8 @@ pub struct Dashboard {
     pub session_idle: Duration,
     /// Maximum lifetime of a session.
     pub session_max: Duration,
+    /// Whether members who log in with a password must set up a second factor.
+    pub require_second_factor: bool,
     /// Whether admin keys may administer the box below `/admin/v1`.
     pub admin_api: bool,
 }

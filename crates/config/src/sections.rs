@@ -168,6 +168,7 @@ fn everything(root: &mut Section<'_>, folder: &Path, defaults: &Defaults) -> Con
         dashboard: root.section("dashboard", |section| Dashboard {
             session_idle: section.get("session_idle", 12 * HOUR, duration(SECOND..=366 * DAY)),
             session_max: section.get("session_max", 7 * DAY, duration(SECOND..=366 * DAY)),
+            require_second_factor: section.get("require_second_factor", false, flag),
             admin_api: section.get("admin_api", false, flag),
         }),
         agent: root.section("agent", |section| agent(section, folder)),

@@ -88,8 +88,10 @@ enumerations! {
     "LinkKind": LinkKind [Setup, Invitation, Reset]
         = "What a link is for: creating the Owner, joining as a member, or setting a new \
          password.";
-    "MemberRole": MemberRole [Owner, Member]
-        = "The role of a member. Each organization has one Owner.";
+    "MemberRole": MemberRole [Owner, Editor, Operator, Viewer]
+        = "The role of a member. Each organization has one `owner`. An `editor` changes workflows, \
+         chains, schedules, secrets and webhook endpoints, an `operator` runs and repeats, and a \
+         `viewer` reads.";
     "FileSource": FileSource [Upload, Output]
         = "Whether a file was uploaded, or is the output of a model.";
     "BatchEndpoint": batch::Endpoint [ChatCompletions, Responses, Embeddings, Completions]

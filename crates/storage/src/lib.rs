@@ -72,7 +72,7 @@ pub use commit::Commit;
 pub use data_dir::{FolderLock, Sizes as DiskSizes, make_and_lock, sizes as disk_sizes};
 pub use deferred_deletions::DeferredDeletions;
 pub use disk_space::{DiskSpaceMonitor, shortage};
-pub use encryption::Sealer;
+pub use encryption::{SealError, Sealer};
 pub use error::{Error, Kind};
 pub use index_intersection::{Found, Index, Search};
 pub use key::{Key, Table};

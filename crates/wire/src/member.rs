@@ -1,5 +1,7 @@
 //! The dashboard's members, sessions, links and API keys.
 
+use std::net::IpAddr;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +22,10 @@ pub struct Session {
     pub set_up: bool,
     /// The logged-in member. Null if nobody is logged in.
     pub member: Option<Member>,
+    /// Whether the member must set up a second factor before anything else.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(default)]
+    pub needs_second_factor: bool,
     /// The member's organization. Null if nobody is logged in.
     pub organization: Option<Organization>,
     /// The URL of each host. Absent if nobody is logged in.
@@ -67,10 +73,12 @@ pub struct Member {
     pub name: String,
     /// The member's email address, which is used to log in.
     pub email: String,
-    /// Whether the member is the Owner.
+    /// What the member may do.
     pub role: MemberRole,
     /// Whether the member can manage API keys.
     pub api_key_access: bool,
+    /// Whether log-ins of the member need a code.
+    pub second_factor: bool,
     /// When the member joined.
     pub created_at: Time,
     /// When the member last used the dashboard. Null if never.
@@ -85,6 +93,7 @@ impl From<&member::Member> for Member {
             email: member.email.clone(),
             role: member.role,
             api_key_access: member.may_manage_keys(),
+            second_factor: member.has_second_factor(),
             created_at: member.created_at.into(),
             last_seen_at: member.last_seen_at.map(Time::from),
         }
@@ -98,12 +107,16 @@ pub struct Members {
     pub members: Vec<Member>,
 }
 
-/// A change to a member's permissions.
-#[derive(Debug, Deserialize, JsonSchema)]
+/// A change to a member's role or permission. Omitted fields do not change.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MemberChange {
+    /// The new role: `editor`, `operator` or `viewer`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<MemberRole>,
     /// Whether the member can manage API keys.
-    pub api_key_access: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_key_access: Option<bool>,
 }
 
 /// A login with email address and password.
@@ -114,6 +127,62 @@ pub struct LogIn {
     pub email: String,
     /// The member's password.
     pub password: String,
+    /// The code of the member's authenticator app, or a recovery code. Needed if the member has a
+    /// second factor; without it, the response is 401 with the details `{"code": "required"}`.
+    pub code: Option<String>,
+}
+
+/// A new second factor. This is the only response with its secret and its recovery codes.
+#[derive(Serialize, JsonSchema)]
+pub struct NewSecondFactor {
+    /// The secret in base32, to type into an authenticator app.
+    pub secret: String,
+    /// The `otpauth:` URL of the secret.
+    pub url: String,
+    /// The URL as a QR code: a `data:` URL of an SVG image.
+    pub qr_code: String,
+    /// Codes for the case that the device is lost. Each works once instead of a code of the app.
+    pub recovery_codes: Vec<String>,
+}
+
+/// A code of an authenticator app.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SecondFactorCode {
+    /// The present code, six digits.
+    pub code: String,
+}
+
+/// The member's password, to remove the second factor.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PasswordProof {
+    /// The member's password.
+    pub password: String,
+}
+
+/// One of the member's sessions.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct OpenSession {
+    /// The ID of the session, which does not open it.
+    pub id: String,
+    /// The browser, as it names itself. Null if unknown.
+    pub device: Option<String>,
+    /// The address from which the session was opened. Null if unknown.
+    pub address: Option<IpAddr>,
+    /// When the session was opened.
+    pub created_at: Time,
+    /// When the session was last used.
+    pub last_seen_at: Time,
+    /// Whether this is the session of the request.
+    pub current: bool,
+}
+
+/// The member's open sessions.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct OpenSessions {
+    /// The sessions, the last used first.
+    pub sessions: Vec<OpenSession>,
 }
 
 /// A person who joins through an invitation link.
@@ -142,6 +211,8 @@ pub struct PasswordReset {
     /// The password, 12 to 256 bytes.
     #[schemars(length(max = PASSWORD_MAX))]
     pub password: String,
+    /// As for a log-in: needed if the member has a second factor.
+    pub code: Option<String>,
 }
 
 /// A new password of the logged-in member.
@@ -172,7 +243,18 @@ macro_rules! without_secrets {
         }
     )+};
 }
-without_secrets!(LogIn, Join, PasswordReset, PasswordChange, LinkToken, NewLink, NewKey);
+without_secrets!(
+    NewSecondFactor,
+    SecondFactorCode,
+    PasswordProof,
+    LogIn,
+    Join,
+    PasswordReset,
+    PasswordChange,
+    LinkToken,
+    NewLink,
+    NewKey
+);
 
 /// A valid link.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -197,6 +279,8 @@ pub struct InvitationRequest {
     /// sees.
     #[schemars(length(max = EMAIL_MAX), transform = pattern::optional_email)]
     pub email: Option<String>,
+    /// The role of the person: `editor`, `operator` or `viewer`. Defaults to `editor`.
+    pub role: Option<MemberRole>,
 }
 
 /// A new link. This is the only response that contains its URL.
@@ -219,6 +303,8 @@ pub struct Invitation {
     pub id: LinkId,
     /// The email address that the Owner entered.
     pub email: Option<String>,
+    /// The role that the person gets.
+    pub role: MemberRole,
     /// When the invitation was created.
     pub created_at: Time,
     /// When the invitation expires.
@@ -237,6 +323,7 @@ impl From<&member::Link> for Invitation {
         Self {
             id: link.id,
             email: link.email.clone(),
+            role: link.role.unwrap_or(MemberRole::Editor),
             created_at: link.created_at.into(),
             expires_at: link.expires_at.into(),
         }

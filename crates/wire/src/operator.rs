@@ -64,7 +64,7 @@ pub struct Member {
     pub organization: String,
     pub name: String,
     pub email: String,
-    /// Either `owner` or `member`.
+    /// `owner`, `editor`, `operator` or `viewer`.
     pub role: String,
     /// Whether the member can manage API keys.
     pub api_key_access: bool,

@@ -45,7 +45,8 @@ impl Service {
         self.joins("/invitations/accept", &token_of(made["url"].as_str().unwrap()), email).await
     }
 
-    async fn joins(&self, path: &str, token: &str, email: &str) -> Person {
+    /// Uses a link to join.
+    pub(crate) async fn joins(&self, path: &str, token: &str, email: &str) -> Person {
         let body = json!({"token": token, "name": email, "email": email, "password": PASSWORD});
         let answer = self.page_asks(Method::POST, path).json(&body).send().await;
         assert_eq!(answer.status, 204, "{}", answer.text);

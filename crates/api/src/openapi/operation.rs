@@ -40,7 +40,7 @@ pub(super) fn of(route: &Route, schemas: &mut Schemas) -> Value {
 pub(super) const fn schemes(access: Access) -> &'static [&'static str] {
     match access {
         Access::Public | Access::Local => &[],
-        Access::Member | Access::KeyManager | Access::Owner => &["Session"],
+        Access::Member | Access::Account | Access::KeyManager | Access::Owner => &["Session"],
         Access::MaybeKey | Access::Key | Access::BodyKey | Access::LocalKey => {
             &["ApiKey", "Bearer"]
         }
@@ -195,7 +195,7 @@ fn general_responses(route: &Route) -> Vec<ResponseDoc> {
         all.push(ResponseDoc::error(401, "Nobody is logged in"));
         all.push(ResponseDoc::error(
             403,
-            "The member lacks the permission, or the request did not come from a page of the dashboard",
+            "The member lacks the role or the permission, or the request did not come from a page of the dashboard",
         ));
         all.push(ResponseDoc::error(415, "The body is not application/json"));
     }

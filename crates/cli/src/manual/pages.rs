@@ -132,6 +132,14 @@ pub(crate) const EXAMPLES: &[(&str, &str)] = &[
     ("Delete a key by its name", "orrery key delete laptop"),
     ("Create the link that sets up the dashboard", "orrery owner link"),
     ("Invite a person to the dashboard", "orrery member invite ada@example.com"),
+    (
+        "Let a person read without changing or running anything",
+        "orrery member update ada@example.com --role viewer",
+    ),
+    (
+        "Let a person in who has lost the second factor",
+        "orrery member reset-second-factor ada@example.com",
+    ),
     ("Remove a person from the dashboard", "orrery member remove ada@example.com"),
     ("Store a secret for HTTP steps", "orrery secret set api_key"),
     ("Add credit", "orrery balance top-up --amount 20"),

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::{Error, Members, rows};
 use orrery_domain::ids::{LinkId, MemberId, OrganizationId};
-use orrery_domain::member::{Link, LinkKind, LinkState, Member};
+use orrery_domain::member::{Link, LinkKind, LinkState, Member, MemberRole};
 use orrery_domain::time::Timestamp;
 use orrery_runtime::new_id;
 use orrery_storage::commit::Expect;
@@ -72,16 +72,21 @@ impl Members {
         }
     }
 
-    /// Creates an invitation link for the organization.
+    /// Creates an invitation link for the organization. Without a role, the person becomes an
+    /// editor.
     ///
     /// # Errors
-    /// [`Error::InvalidEmail`], [`Error::EmailTaken`], [`Error::TooManyInvitations`],
+    /// [`Error::OneOwner`], [`Error::InvalidEmail`], [`Error::EmailTaken`], [`Error::TooManyInvitations`],
     /// [`Error::Storage`].
     pub async fn invite(
         &self,
         organization: OrganizationId,
         email: Option<&str>,
+        role: Option<MemberRole>,
     ) -> Result<Issued, Error> {
+        if role == Some(MemberRole::Owner) {
+            return Err(Error::OneOwner);
+        }
         if let Some(email) = email {
             super::check_email(email)?;
             if self.by_email(email).await?.is_some() {
@@ -92,7 +97,7 @@ impl Members {
             return Err(Error::TooManyInvitations);
         }
         let email = email.map(str::to_owned);
-        self.issue(Link { email, ..self.draft(LinkKind::Invitation, organization) }).await
+        self.issue(Link { email, role, ..self.draft(LinkKind::Invitation, organization) }).await
     }
 
     /// Creates a link for a member to set a new password.
@@ -116,6 +121,7 @@ impl Members {
             kind,
             organization,
             member: None,
+            role: None,
             email: None,
             state: LinkState::Open,
             created_at: now,
@@ -135,10 +141,9 @@ impl Members {
             commit.expect(Expect::unchanged(place.clone(), earlier));
             commit.put(rows::link(&hash), &link)?;
             commit.put_bytes(place.clone(), hash.to_vec());
-            let subject = match &link.email {
-                Some(email) => format!("{} {email}", link.kind.page()),
-                None => link.kind.page().to_owned(),
-            };
+            let role = link.role.map(MemberRole::as_str);
+            let words = [Some(link.kind.page()), link.email.as_deref(), role];
+            let subject = words.into_iter().flatten().collect::<Vec<_>>().join(" ");
             self.recorder.add(&mut commit, "link.create", subject, link.organization)?;
             if self.store.try_commit(commit).await? {
                 return Ok(Issued { link, token });

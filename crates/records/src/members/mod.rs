@@ -11,6 +11,7 @@ mod followers;
 mod links;
 mod passwords;
 mod rows;
+mod second_factor;
 mod sessions;
 mod throttle;
 
@@ -23,14 +24,17 @@ use self::followers::Followers;
 pub use self::followers::StreamPlace;
 pub use self::links::Issued;
 use self::passwords::Passwords;
-pub use self::sessions::{By, Visit};
+pub use self::second_factor::{Enrolment, code_at, reseal};
+pub use self::sessions::{By, LogIn, OpenSession, Visit};
 use self::throttle::Throttle;
 use crate::audit::{Actor, Recorder};
 use orrery_domain::ids::{MemberId, OrganizationId};
-use orrery_domain::member::{EMAIL_MAX, Link, LinkKind, Member, MemberRole, NAME_MAX, is_email};
+use orrery_domain::member::{
+    EMAIL_MAX, Link, LinkKind, Member, MemberRole, NAME_MAX, Origin, is_email,
+};
 use orrery_runtime::{Clock, new_id};
 use orrery_storage::commit::Expect;
-use orrery_storage::{self as storage, Change, Commit, Key, Page, Store, Table};
+use orrery_storage::{self as storage, Change, Commit, Key, Page, Sealer, Store, Table};
 
 /// Maximum number of members of an organization.
 const MEMBERS_MAX: usize = 1000;
@@ -40,6 +44,18 @@ const MEMBERS_MAX: usize = 1000;
 pub enum Error {
     #[error("the email address or the password is wrong")]
     WrongPassword,
+    #[error("enter the code of your authenticator app")]
+    CodeNeeded,
+    #[error("the code is wrong, or it was used already: wait for the next one")]
+    WrongCode,
+    #[error("a second factor is set up already; remove it first")]
+    HasSecondFactor,
+    #[error("no second factor is set up")]
+    NoSecondFactor,
+    #[error("you log in through your identity provider, which also asks for a second factor")]
+    NoPassword,
+    #[error("session not found")]
+    NoSession,
     #[error("too many attempts to log in: wait a moment and try again")]
     TooManyAttempts(Duration),
     #[error("too many people are logging in at this moment; try again")]
@@ -64,8 +80,10 @@ pub enum Error {
     NoMember,
     #[error("invitation not found")]
     NoInvitation,
-    #[error("the Owner always has this permission and cannot be removed")]
+    #[error("the Owner always has every permission and cannot be removed")]
     OwnerStays,
+    #[error("an organization has one Owner: choose the role editor, operator or viewer")]
+    OneOwner,
     #[error("this link is not valid: check that it was copied completely")]
     LinkUnknown,
     #[error("this link was used already")]
@@ -79,6 +97,8 @@ pub enum Error {
     #[error(transparent)]
     Randomness(#[from] orrery_runtime::NoRandomness),
     #[error(transparent)]
+    Seal(#[from] storage::SealError),
+    #[error(transparent)]
     Storage(#[from] storage::Error),
 }
 
@@ -89,6 +109,16 @@ pub struct Options {
     pub session_idle: Duration,
     /// Maximum lifetime.
     pub session_max: Duration,
+    /// Whether members who log in with a password must set up a second factor.
+    pub require_second_factor: bool,
+}
+
+/// A change of what a member may do. `None` leaves it as it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AccessChange {
+    pub role: Option<MemberRole>,
+    /// The permission 'Can manage API keys'.
+    pub api_key_access: Option<bool>,
 }
 
 /// The data that a new member enters.
@@ -103,6 +133,7 @@ pub struct Newcomer<'a> {
 #[derive(Debug, Clone)]
 pub struct Members {
     store: Store,
+    sealer: Sealer,
     clock: Clock,
     options: Options,
     passwords: Passwords,
@@ -117,13 +148,13 @@ pub struct Members {
 impl Members {
     /// Opens the members in a store.
     #[must_use]
-    pub fn new(store: Store, clock: Clock, options: Options) -> Self {
+    pub fn new(store: Store, sealer: Sealer, clock: Clock, options: Options) -> Self {
         let recorder = Recorder::new(clock.clone());
         let changed = Arc::new(watch::Sender::new(()));
         let passwords = Passwords::new();
         let throttle = Arc::new(Throttle::new());
         let followers = Arc::default();
-        Self { store, clock, options, passwords, throttle, changed, recorder, followers }
+        Self { store, sealer, clock, options, passwords, throttle, changed, recorder, followers }
     }
 
     /// Returns the same members with `actor` as the audit log's actor.
@@ -161,8 +192,13 @@ impl Members {
     ///
     /// # Errors
     /// An error about a field of [`Newcomer`], about the link, or from the store.
-    pub async fn set_up(&self, token: &str, new: Newcomer<'_>) -> Result<(Member, String), Error> {
-        self.join(token, LinkKind::Setup, new).await
+    pub async fn set_up(
+        &self,
+        token: &str,
+        new: Newcomer<'_>,
+        origin: Origin,
+    ) -> Result<(Member, String), Error> {
+        self.join(token, LinkKind::Setup, new, origin).await
     }
 
     /// Creates a member with an invitation, and opens a session. The returned string is the
@@ -170,8 +206,13 @@ impl Members {
     ///
     /// # Errors
     /// As [`Members::set_up`].
-    pub async fn accept(&self, token: &str, new: Newcomer<'_>) -> Result<(Member, String), Error> {
-        self.join(token, LinkKind::Invitation, new).await
+    pub async fn accept(
+        &self,
+        token: &str,
+        new: Newcomer<'_>,
+        origin: Origin,
+    ) -> Result<(Member, String), Error> {
+        self.join(token, LinkKind::Invitation, new, origin).await
     }
 
     async fn join(
@@ -179,6 +220,7 @@ impl Members {
         token: &str,
         kind: LinkKind,
         new: Newcomer<'_>,
+        origin: Origin,
     ) -> Result<(Member, String), Error> {
         let name = new.name.trim();
         check_name(name)?;
@@ -194,7 +236,12 @@ impl Members {
         // The link is checked again, because hashing takes a while and the link must still be valid
         // afterward.
         let opened = self.opened(token, Some(kind)).await?;
-        let role = if kind == LinkKind::Setup { MemberRole::Owner } else { MemberRole::Member };
+        let role = match kind {
+            LinkKind::Setup => MemberRole::Owner,
+            LinkKind::Invitation | LinkKind::Reset => {
+                opened.link.role.unwrap_or(MemberRole::Editor)
+            }
+        };
         let member = Member {
             id: new_id(),
             organization,
@@ -203,6 +250,7 @@ impl Members {
             role,
             api_key_access: role == MemberRole::Owner,
             password,
+            second_factor: None,
             epoch: 0,
             created_at: self.clock.now(),
             last_seen_at: None,
@@ -225,20 +273,32 @@ impl Members {
             self.opened(token, Some(kind)).await?;
             return Err(Error::EmailTaken);
         }
-        let token = self.by(Actor::member(&member.email, None)).open_session(&member).await?;
+        let token =
+            self.by(Actor::member(&member.email, None)).open_session(&member, origin).await?;
         Ok((member, token))
     }
 
-    /// Sets a member's password with a link. All of the member's sessions end, and a new session is
+    /// Sets a member's password with a link; a member with a second factor also needs a code. All of the member's sessions end, and a new session is
     /// opened. The returned string is the new session's token. A member can therefore log in with a
     /// link even while an attack causes the account's logins to be throttled.
     ///
     /// # Errors
-    /// [`Error::PasswordLength`], or an error about the link or from the store.
-    pub async fn reset(&self, token: &str, password: &str) -> Result<(Member, String), Error> {
+    /// [`Error::PasswordLength`], [`Error::CodeNeeded`], [`Error::WrongCode`],
+    /// [`Error::TooManyAttempts`], or an error about the link or from the store.
+    pub async fn reset(
+        &self,
+        token: &str,
+        password: &str,
+        code: Option<&str>,
+        origin: Origin,
+    ) -> Result<(Member, String), Error> {
         let Link { organization, member, .. } =
             self.opened(token, Some(LinkKind::Reset)).await?.link;
         let key = rows::member(organization, member.ok_or(Error::LinkUnknown)?);
+        passwords::check_length(password)?;
+        let held = self.store.read::<Member>(&key).await?.ok_or(Error::LinkWithdrawn)?;
+        let account = rows::account_of(&held.email);
+        self.throttled(account, origin.address, self.check_code(held, code)).await?;
         let password = &self.passwords.hash(password).await?;
         let reset = |member: Option<Member>| async move {
             // The link must still be valid after the password has been hashed, which takes a while.
@@ -254,7 +314,8 @@ impl Members {
         };
         let member = self.store.update(&key, reset).await?;
         self.changed.send_replace(());
-        let session = self.by(Actor::member(&member.email, None)).open_session(&member).await?;
+        let session =
+            self.by(Actor::member(&member.email, None)).open_session(&member, origin).await?;
         Ok((member, session))
     }
 
@@ -269,12 +330,10 @@ impl Members {
         member: &Member,
         current: &str,
         password: &str,
-        from: Option<std::net::IpAddr>,
+        origin: Origin,
     ) -> Result<String, Error> {
-        let account = rows::account_of(&member.email);
-        if !self.check_password(account, Some(&member.password), current, from).await? {
-            return Err(Error::WrongPassword);
-        }
+        let (account, from) = (rows::account_of(&member.email), origin.address);
+        self.throttled(account, from, self.verify(Some(member), current, from)).await?;
         let hash = self.passwords.hash(password).await?;
         let before = member.epoch;
         let changed = self.change(member.organization, member.id, "member.password", |now| {
@@ -284,7 +343,7 @@ impl Members {
             Ok(Member { password: hash.clone(), epoch: before.saturating_add(1), ..now })
         });
         let changed = changed.await?;
-        self.open_session(&changed).await
+        self.open_session(&changed, origin).await
     }
 
     /// Lists the members of an organization, oldest first.
@@ -322,24 +381,42 @@ impl Members {
         Ok(self.store.read(&rows::member(organization.into(), member.into())).await?)
     }
 
-    /// Grants or revokes a member's permission 'Can manage API keys'. Keys do not change.
+    /// Changes a member's role, or grants or revokes the permission 'Can manage API keys'. Keys do
+    /// not change.
     ///
     /// # Errors
-    /// [`Error::NoMember`]; [`Error::OwnerStays`]; [`Error::Storage`].
-    pub async fn set_key_access(
+    /// [`Error::NoMember`]; [`Error::OwnerStays`]; [`Error::OneOwner`]; [`Error::Storage`].
+    pub async fn set_access(
         &self,
         organization: OrganizationId,
         id: MemberId,
-        api_key_access: bool,
+        access: AccessChange,
     ) -> Result<Member, Error> {
-        let action = if api_key_access { "member.allow_keys" } else { "member.deny_keys" };
-        self.change(organization, id, action, |member| {
+        let AccessChange { role, api_key_access } = access;
+        if role == Some(MemberRole::Owner) {
+            return Err(Error::OneOwner);
+        }
+        let change = |member: Option<Member>| async move {
+            let mut member = member.ok_or(Error::NoMember)?;
             if member.is_owner() {
                 return Err(Error::OwnerStays);
             }
-            Ok(Member { api_key_access, ..member })
-        })
-        .await
+            let mut commit = Commit::new();
+            if let Some(allowed) = api_key_access {
+                let action = if allowed { "member.allow_keys" } else { "member.deny_keys" };
+                self.recorder.add(&mut commit, action, &member.email, organization)?;
+                member.api_key_access = allowed;
+            }
+            if let Some(role) = role {
+                let subject = format!("{} {}", member.email, role.as_str());
+                self.recorder.add(&mut commit, "member.role", subject, organization)?;
+                member.role = role;
+            }
+            Ok::<_, Error>(Change::Put(member, commit))
+        };
+        let member = self.store.update(&rows::member(organization, id), change).await?;
+        self.changed.send_replace(());
+        Ok(member)
     }
 
     async fn change(

@@ -64,9 +64,7 @@ impl Passwords {
     /// # Errors
     /// [`Error::PasswordLength`], [`Error::Busy`], [`Error::Randomness`].
     pub(super) async fn hash(&self, password: &str) -> Result<String, Error> {
-        if !(PASSWORD_MIN..=PASSWORD_MAX).contains(&password.len()) {
-            return Err(Error::PasswordLength);
-        }
+        check_length(password)?;
         let salt = random_bytes::<16>()?;
         let password = password.to_owned();
         self.compute(None, move || {
@@ -141,6 +139,17 @@ impl Passwords {
         turns.insert(network, Arc::downgrade(&turn));
         turn
     }
+}
+
+/// Checks the length of a new password.
+///
+/// # Errors
+/// [`Error::PasswordLength`].
+pub(super) fn check_length(password: &str) -> Result<(), Error> {
+    if !(PASSWORD_MIN..=PASSWORD_MAX).contains(&password.len()) {
+        return Err(Error::PasswordLength);
+    }
+    Ok(())
 }
 
 fn hasher() -> Result<Argon2<'static>, String> {

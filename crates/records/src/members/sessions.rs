@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use super::throttle::Network;
 use super::{Error, Members, rows};
-use orrery_domain::member::{Member, Session};
+use orrery_domain::hex::hex;
+use orrery_domain::member::{Member, Origin, Session};
 use orrery_storage::commit::Expect;
 use orrery_storage::record::decode;
 use orrery_storage::{Change, Commit, Key, Page, Table};
@@ -21,6 +22,33 @@ const SESSIONS_MAX: usize = 32;
 const NOTE_EVERY: Duration = Duration::from_secs(300);
 /// How often a stream checks that its session is still valid.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
+
+/// Maximum length of the stored description of a device, in characters.
+const DEVICE_MAX: usize = 256;
+
+/// What a person enters to log in.
+#[derive(Clone, Copy)]
+pub struct LogIn<'a> {
+    pub email: &'a str,
+    pub password: &'a str,
+    /// The code of an authenticator app, or a recovery code.
+    pub code: Option<&'a str>,
+}
+
+impl std::fmt::Debug for LogIn<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LogIn").field("email", &self.email).finish_non_exhaustive()
+    }
+}
+
+/// One of a member's sessions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenSession {
+    /// A name for the session that does not open it.
+    pub id: String,
+    pub is_current: bool,
+    pub session: Session,
+}
 
 /// A valid session and its member.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,43 +66,59 @@ pub enum By {
 }
 
 impl Members {
-    /// Logs a member in with an email address and a password. The returned string is the session's
-    /// token, which is stored only in the browser.
+    /// Logs a member in with an email address, a password and, if the member has a second factor, a
+    /// code. The returned string is the session's token, which is stored only in the browser.
     ///
     /// # Errors
     /// [`Error::WrongPassword`], which takes the same time for an unknown member;
-    /// [`Error::TooManyAttempts`]; [`Error::Busy`]; [`Error::Storage`].
+    /// [`Error::CodeNeeded`]; [`Error::WrongCode`]; [`Error::TooManyAttempts`]; [`Error::Busy`];
+    /// [`Error::Storage`].
     pub async fn log_in(
         &self,
-        email: &str,
-        password: &str,
-        from: Option<IpAddr>,
+        log_in: LogIn<'_>,
+        origin: Origin,
     ) -> Result<(Member, String), Error> {
-        let account = rows::account_of(email);
+        let LogIn { email, password, code } = log_in;
+        let from = origin.address;
         let member = self.by_email(email).await?;
-        let hash = member.as_ref().map(|member| member.password.as_str());
-        let is_right = self.check_password(account, hash, password, from).await?;
-        let Some(member) = member.filter(|_| is_right) else { return Err(Error::WrongPassword) };
-        let token = self.open_session(&member).await?;
+        let check = async {
+            self.verify(member.as_ref(), password, from).await?;
+            self.check_code(member.ok_or(Error::WrongPassword)?, code).await
+        };
+        let member = self.throttled(rows::account_of(email), from, check).await?;
+        let token = self.open_session(&member, origin).await?;
         Ok((member, token))
     }
 
-    /// Returns whether an account's password is correct. The [`Throttle`](super::throttle) limits
-    /// attempts from this address.
-    pub(super) async fn check_password(
+    /// Checks a password or a code. The [`Throttle`](super::throttle) limits attempts from this
+    /// address.
+    pub(super) async fn throttled<T>(
         &self,
         account: [u8; 32],
-        hash: Option<&str>,
-        password: &str,
         from: Option<IpAddr>,
-    ) -> Result<bool, Error> {
+        check: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
         let attempt = self.throttle.begin(account, from).map_err(Error::TooManyAttempts)?;
-        let checked = self.passwords.verify(hash, password, Network::of(from)).await;
-        // Only a wrong password counts as an attempt; a correct or unchecked password does not.
-        if !matches!(checked, Ok(false)) {
+        let checked = check.await;
+        // Only a wrong password or code counts as an attempt; a correct or unchecked one does not.
+        if !matches!(checked, Err(Error::WrongPassword | Error::WrongCode)) {
             self.throttle.withdraw(&attempt);
         }
         checked
+    }
+
+    /// Checks the password of a member. A missing member takes the same time.
+    pub(super) async fn verify(
+        &self,
+        member: Option<&Member>,
+        password: &str,
+        from: Option<IpAddr>,
+    ) -> Result<(), Error> {
+        let hash = member.map(|member| member.password.as_str()).filter(|hash| !hash.is_empty());
+        match self.passwords.verify(hash, password, Network::of(from)).await? {
+            true => Ok(()),
+            false => Err(Error::WrongPassword),
+        }
     }
 
     /// Opens a session for an authenticated member.
@@ -82,10 +126,16 @@ impl Members {
     /// # Errors
     /// [`Error::WrongPassword`] if the member has been removed or the password changed;
     /// [`Error::Storage`].
-    pub(super) async fn open_session(&self, member: &Member) -> Result<String, Error> {
+    pub(super) async fn open_session(
+        &self,
+        member: &Member,
+        origin: Origin,
+    ) -> Result<String, Error> {
         let (token, hash) = rows::new_token()?;
         let place = rows::member(member.organization, member.id);
-        self.store.update(&place, |stored| self.add_session(stored, member, &hash)).await?;
+        let device = origin.device.map(|device| device.chars().take(DEVICE_MAX).collect());
+        let origin = &Origin { device, ..origin };
+        self.store.update(&place, |stored| self.add_session(stored, member, &hash, origin)).await?;
         Ok(token)
     }
 
@@ -94,6 +144,7 @@ impl Members {
         stored: Option<Member>,
         member: &Member,
         hash: &rows::Hash,
+        origin: &Origin,
     ) -> Result<Change<Member>, Error> {
         let stored = stored.ok_or(Error::WrongPassword)?;
         if stored.epoch != member.epoch {
@@ -106,6 +157,7 @@ impl Members {
             epoch: member.epoch,
             created_at: now,
             seen_at: now,
+            origin: origin.clone(),
         };
         let of = rows::sessions_of(member.id);
         let page = Page::of(of.clone(), 2 * SESSIONS_MAX);
@@ -145,10 +197,7 @@ impl Members {
         let Some(member_bytes) = self.store.get(&place).await? else { return Ok(None) };
         let member: Member = decode(&member_bytes)?;
         let now = self.clock.now();
-        let is_over = now.since(session.created_at) >= self.options.session_max
-            || now.since(session.seen_at) >= self.options.session_idle
-            || session.epoch != member.epoch;
-        if is_over {
+        if !self.is_open(&session, &member) {
             return Ok(None);
         }
         if by == By::Person
@@ -166,6 +215,75 @@ impl Members {
             }
         }
         Ok(Some(Visit { member, session: hash }))
+    }
+
+    /// Lists the open sessions of a member, the last used first.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn sessions(&self, visit: &Visit) -> Result<Vec<OpenSession>, Error> {
+        let mut open = Vec::new();
+        for (hash, session) in self.sessions_of(&visit.member).await? {
+            if self.is_open(&session, &visit.member) {
+                open.push(OpenSession {
+                    id: id_of(&hash),
+                    is_current: hash == visit.session,
+                    session,
+                });
+            }
+        }
+        open.sort_by_key(|one| std::cmp::Reverse(one.session.seen_at));
+        Ok(open)
+    }
+
+    /// Ends one of a member's sessions.
+    ///
+    /// # Errors
+    /// [`Error::NoSession`]; [`Error::Storage`].
+    pub async fn end_session(&self, visit: &Visit, id: &str) -> Result<(), Error> {
+        let all = self.sessions_of(&visit.member).await?;
+        let found = all.into_iter().find(|(hash, _)| id_of(hash) == id);
+        let (session, _) = found.ok_or(Error::NoSession)?;
+        self.log_out(&Visit { member: visit.member.clone(), session }).await
+    }
+
+    /// Ends all of a member's sessions except this one.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn end_other_sessions(&self, visit: &Visit) -> Result<(), Error> {
+        let Visit { member, session: own } = visit;
+        let mut commit = Commit::new();
+        for (hash, _) in self.sessions_of(member).await? {
+            if hash != *own {
+                commit.delete(rows::session(&hash)).delete(rows::sessions_of(member.id).raw(&hash));
+            }
+        }
+        let action = "session.delete_others";
+        self.recorder.add(&mut commit, action, &member.email, member.organization)?;
+        self.store.commit(commit).await?;
+        self.changed.send_replace(());
+        Ok(())
+    }
+
+    async fn sessions_of(&self, member: &Member) -> Result<Vec<(rows::Hash, Session)>, Error> {
+        let page = Page::of(rows::sessions_of(member.id), 2 * SESSIONS_MAX);
+        let mut all = Vec::new();
+        for (key, _) in self.store.page(page).await? {
+            let Ok(hash) = rows::Hash::try_from(hash_of(&key)) else { continue };
+            if let Some(session) = self.store.read::<Session>(&rows::session(&hash)).await? {
+                all.push((hash, session));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Returns whether a member's session has not ended.
+    fn is_open(&self, session: &Session, member: &Member) -> bool {
+        let now = self.clock.now();
+        session.epoch == member.epoch
+            && now.since(session.created_at) < self.options.session_max
+            && now.since(session.seen_at) < self.options.session_idle
     }
 
     /// Ends a session.
@@ -214,11 +332,7 @@ impl Members {
             let session: Session = decode(&bytes)?;
             let member = rows::member(session.organization, session.member);
             let member: Option<Member> = self.store.read(&member).await?;
-            let now = self.clock.now();
-            let is_valid = member.is_some_and(|member| member.epoch == session.epoch)
-                && now.since(session.created_at) < self.options.session_max
-                && now.since(session.seen_at) < self.options.session_idle;
-            if is_valid {
+            if member.is_some_and(|member| self.is_open(&session, &member)) {
                 continue;
             }
             let mut commit = Commit::new();
@@ -228,6 +342,11 @@ impl Members {
         }
         Ok(swept)
     }
+}
+
+/// Returns the name of a session: the start of the hash of its token.
+fn id_of(hash: &rows::Hash) -> String {
+    hex(hash.first_chunk::<16>().map_or(&[][..], <[u8; 16]>::as_slice))
 }
 
 /// Returns the last 32 bytes of a key, which are the hash of the token.
