@@ -69,6 +69,7 @@ mod pauses;
 mod predictions;
 mod refused_key;
 mod request_metrics;
+mod reserved;
 mod responses;
 mod root;
 mod schedule_change;
@@ -88,7 +89,6 @@ mod webhook_endpoints;
 mod webhooks;
 mod workflows;
 
-use std::collections::BTreeSet;
 
 use hyper::Method;
 
@@ -100,6 +100,7 @@ pub use self::doctor::{findings, words};
 pub use self::error::Error;
 pub use self::one_port::OnePort;
 pub use self::openapi::{Documents, of_host as openapi_of};
+pub use self::reserved::words_beside;
 pub use self::scopes::Needs;
 pub use self::services::{
     Doctor, Finding, HostAddress, Keep, LateBackup, Listening, Live, Readiness, Reloaded, Reloader,
@@ -107,29 +108,6 @@ pub use self::services::{
 };
 use orrery_domain::member::MemberRole;
 use orrery_http as http;
-
-/// Returns the literal path segments that other routes have in the position of this parameter. A
-/// resource that has one of these names cannot be addressed by its name.
-#[must_use]
-pub fn words_beside(parameter: &str) -> BTreeSet<&'static str> {
-    let place = format!("{{{parameter}}}");
-    let mut words = BTreeSet::new();
-    for named in ROUTES {
-        let parts: Vec<&str> = named.path.split('/').collect();
-        let Some(at) = parts.iter().position(|part| *part == place) else { continue };
-        let share_a_host =
-            |other: &&Route| other.hosts.iter().any(|host| named.hosts.contains(host));
-        for other in ROUTES.iter().filter(share_a_host) {
-            let others: Vec<&str> = other.path.split('/').collect();
-            if others.get(..at) == parts.get(..at)
-                && let Some(word) = others.get(at).filter(|word| !word.starts_with('{'))
-            {
-                words.insert(*word);
-            }
-        }
-    }
-    words
-}
 
 /// The host that a route belongs to. Each host has its own listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
