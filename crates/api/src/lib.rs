@@ -48,6 +48,7 @@ mod executions;
 mod files;
 mod flow_executions;
 mod flows;
+mod form;
 mod history;
 mod idempotency_key;
 mod inputs;
@@ -55,6 +56,7 @@ mod keys;
 mod limits;
 mod links;
 mod mcp;
+mod media;
 mod members;
 mod messages;
 mod models;
@@ -374,6 +376,11 @@ pub const ROUTES: &[Route] = &[
     route!(&[Base], POST, "/v1/completions", Key, Body, Keyed, chat::text_completions, chat::TEXT_COMPLETIONS),
     route!(&[Base], POST, "/v1/rerank", Key, Body, Keyed, chat::rerank, chat::RERANK),
     route!(&[Base], POST, "/rerank", Key, Body, Keyed, chat::rerank, chat::RERANK_ALIAS),
+    route!(&[Base], POST, "/v1/audio/transcriptions", Key, File, Keyed, media::transcriptions, media::TRANSCRIPTIONS),
+    route!(&[Base], POST, "/v1/audio/translations", Key, File, Keyed, media::translations, media::TRANSLATIONS),
+    route!(&[Base], POST, "/v1/audio/speech", Key, Body, Keyed, media::speech, media::SPEECH),
+    route!(&[Base], POST, "/v1/images/generations", Key, Body, Keyed, media::images, media::IMAGES),
+    route!(&[Base], POST, "/v1/images/edits", Key, File, Keyed, media::image_edits, media::IMAGE_EDITS),
     route!(&[Base], POST, "/v1/responses", Key, Body, Keyed, responses::create, responses::CREATE),
     route!(&[Base], GET, "/v1/responses/{id}", Key, Bare, Keyed, responses::get, responses::GET),
     route!(&[Base], DELETE, "/v1/responses/{id}", Key, Bare, Keyed, responses::delete, responses::DELETE),

@@ -32,6 +32,7 @@ pub mod history;
 pub mod legacy;
 pub mod limits;
 pub mod mcp;
+pub mod media;
 pub mod member;
 pub mod messages;
 pub mod metadata;
