@@ -73,6 +73,19 @@ def failure_for(body):
     return wanted and int(wanted[1])
 
 
+def form_of(data, boundary):
+    """The fields of a form, and the names of its files with their sizes."""
+    fields = {"files": []}
+    for part in data.split(b"--" + boundary)[1:-1]:
+        head, _, content = part.removeprefix(b"\r\n").removesuffix(b"\r\n").partition(b"\r\n\r\n")
+        names = dict(re.findall(r'(\w+)="([^"]*)"', head.decode()))
+        if "filename" in names:
+            fields["files"].append(f"{names['filename']}:{len(content)}")
+        else:
+            fields[names["name"]] = content.decode()
+    return fields
+
+
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
@@ -92,8 +105,12 @@ class Handler(BaseHTTPRequestHandler):
         self.reply({"object": "list", "data": models} if self.path == "/v1/models" else {}, 200)
 
     def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if self.path == "/v1/embeddings":
+        data = self.rfile.read(int(self.headers["Content-Length"]))
+        form = self.headers["Content-Type"].partition("multipart/form-data; boundary=")[2]
+        body = form_of(data, form.encode()) if form else json.loads(data)
+        if self.path.startswith("/v1/audio/") or self.path.startswith("/v1/images/"):
+            self.media(body)
+        elif self.path == "/v1/embeddings":
             self.embeddings(body)
         elif self.path == "/v1/completions":
             self.complete(body)
@@ -164,6 +181,32 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         self.wfile.write(text.encode())
+
+    def raw(self, data, kind):
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def media(self, body):
+        """Transcripts and images that repeat the request, and the text as its speech."""
+        if self.path == "/v1/audio/speech":
+            return self.raw(b"ID3" + body["input"].encode(), "audio/mpeg")
+        if self.path.startswith("/v1/images/"):
+            files = "".join(f" {name}" for name in body.get("files", []))
+            image = base64.b64encode(f"{body['prompt']}{files}".encode()).decode()
+            return self.reply({"created": 1, "data": [{"b64_json": image}] * int(body.get("n", 1))})
+        text = f"{self.path.rsplit('/')[-1]} of {' '.join(body['files'])}"
+        form = body.get("response_format", "json")
+        if body.get("stream") == "true":
+            events = ({"type": "transcript.text.delta", "delta": text}, {"type": "transcript.text.done", "text": text})
+            return self.raw("".join(f"data: {json.dumps(event)}\n\n" for event in events).encode(), "text/event-stream")
+        if form in ("json", "verbose_json"):
+            return self.reply({"text": text} | ({"duration": 1.5, "language": "english"} if form == "verbose_json" else {}))
+        head = "WEBVTT\n\n" if form == "vtt" else ""
+        times = "00:00:00,000 --> 00:00:01,000\n" if form in ("srt", "vtt") else ""
+        return self.raw(f"{head}{times}{text}\n".encode(), "text/plain; charset=utf-8")
 
     def rerank(self, body):
         """Longer documents are more relevant."""

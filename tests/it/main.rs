@@ -72,6 +72,7 @@ mod llm_limits;
 mod llm_schemas;
 mod llm_streams;
 mod mcp;
+mod media;
 mod messages;
 mod models;
 mod named_secrets;

@@ -92,7 +92,7 @@ async fn vendors_path_without_route_says_what_is_there() {
         (Method::POST, "/v1/fine_tuning/jobs", 404, "not trained here"),
         (Method::GET, "/v1/vector_stores", 404, "POST /v1/embeddings"),
         (Method::POST, "/openai/v1/assistants", 404, "POST /v1/chat/completions answers"),
-        (Method::GET, "/openai/v1/nothing", 404, "below /openai/v1 are batches, chat, "),
+        (Method::GET, "/openai/v1/nothing", 404, "below /openai/v1 are audio, batches, chat, "),
         (Method::POST, "/openai/chat/completions", 404, "ends with /openai/v1"),
         (Method::GET, "/v1/chat/completions", 405, "there is POST /v1/chat/completions"),
         (Method::DELETE, "/v1/models/x", 405, "there is GET /v1/models, GET /v1/models/{slug}"),

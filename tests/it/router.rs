@@ -54,6 +54,7 @@ async fn router_catalog_lists_local_and_upstream_models() {
         .collect();
     let expected = [
         ("near", "local", &json!("chat")),
+        ("pictures", "local", &json!("images")),
         ("vectors", "local", &json!("embeddings")),
         ("far", "upstream", &Value::Null),
     ];
@@ -62,7 +63,7 @@ async fn router_catalog_lists_local_and_upstream_models() {
         "per_answer": null, "per_second": null, "per_million_input_tokens": 2.0,
         "per_million_output_tokens": 4.0,
     });
-    assert_eq!(list["data"][2]["pricing"], pricing, "with the fee");
+    assert_eq!(list["data"][3]["pricing"], pricing, "with the fee");
     assert_eq!((&list["upstream"]["stale"], up.requests().len()), (&json!(false), 1));
     let again = service.get("/v1/llm-router/model-catalog").await.expect(200);
     assert_eq!((again, up.requests().len()), (list, 1), "the list is kept");

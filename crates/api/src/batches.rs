@@ -201,7 +201,8 @@ impl Answers for BatchAnswers {
                     chat::Error::TokensUsedUp { .. }
                     | chat::Error::TokensReserved { .. }
                     | chat::Error::Engine(_)
-                    | chat::Error::Chains(_),
+                    | chat::Error::Chains(_)
+                    | chat::Error::Files(_),
                 ) => Answered::Later,
                 Err(error) => refused(error.into()).await,
             }

@@ -227,9 +227,9 @@ pub(crate) const MODELS: Doc = Doc {
         200,
         "Local models, then the models of the upstream",
     )],
-    description: "Returns the local models that chat completions, embeddings, text completions or \
-                  rerank can call, then those of the upstream, with their prices, which include the platform fee. While the upstream does not \
-                  its last list is returned, and `upstream.stale` is true.",
+    description: "Returns the local models that chat completions, embeddings, text completions, \
+                  rerank, audio or images can call, then those of the upstream, with their prices, \
+                  which include the platform fee. While the upstream does not answer, its last list is returned, and `upstream.stale` is true.",
     ..Doc::new("chat", "list_chat_models", "List callable models")
 };
 
@@ -335,6 +335,9 @@ fn shown(model: &CatalogModel, fee: f64) -> Model<'_> {
             Operation::Embeddings => ModelKind::Embeddings,
             Operation::Completions => ModelKind::Completions,
             Operation::Rerank => ModelKind::Rerank,
+            Operation::Transcriptions | Operation::Translations => ModelKind::Transcriptions,
+            Operation::Speech => ModelKind::Speech,
+            Operation::Images | Operation::ImageEdits => ModelKind::Images,
         }),
         context_length: model.context,
         status: if model.is_failing { "failing" } else { "ok" },
@@ -343,24 +346,19 @@ fn shown(model: &CatalogModel, fee: f64) -> Model<'_> {
 }
 
 fn priced(pricing: &Pricing, factor: f64) -> ModelPricing {
-    let with_fee = |price: &Option<f64>| price.map(|price| price * factor);
+    let with_fee = |price: Option<f64>| price.map(|price| price * factor);
     match pricing {
-        Pricing::Fixed { amount } => ModelPricing {
-            per_answer: Some(amount.dollars() * factor),
-            per_second: None,
-            per_million_input_tokens: None,
-            per_million_output_tokens: None,
-        },
-        Pricing::UsageBased {
-            per_second,
-            per_million_input_tokens,
-            per_million_output_tokens,
-            ..
-        } => ModelPricing {
+        Pricing::Fixed { amount } => {
+            ModelPricing { per_answer: Some(amount.dollars() * factor), ..ModelPricing::default() }
+        }
+        Pricing::UsageBased { rates, .. } => ModelPricing {
             per_answer: None,
-            per_second: with_fee(per_second),
-            per_million_input_tokens: with_fee(per_million_input_tokens),
-            per_million_output_tokens: with_fee(per_million_output_tokens),
+            per_second: with_fee(rates.per_second),
+            per_million_input_tokens: with_fee(rates.per_million_input_tokens),
+            per_million_output_tokens: with_fee(rates.per_million_output_tokens),
+            per_audio_minute: with_fee(rates.per_audio_minute),
+            per_million_characters: with_fee(rates.per_million_characters),
+            per_image: with_fee(rates.per_image),
         },
     }
 }

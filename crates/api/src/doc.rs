@@ -174,6 +174,10 @@ pub enum Content {
     Json(SchemaOf),
     /// JSON or, on request, server-sent events. The second schema describes an event's data.
     JsonOrEvents(SchemaOf, SchemaOf),
+    /// JSON or plain text, depending on the request.
+    JsonOrText(SchemaOf),
+    /// JSON, plain text or server-sent events, depending on the request.
+    JsonTextOrEvents(SchemaOf, SchemaOf),
     /// The error body.
     Error,
     /// The error body of the service, of OpenAI or of Anthropic, depending on the request.
@@ -205,6 +209,22 @@ impl ResponseDoc {
         description: &'static str,
     ) -> Self {
         Self::new(status, description, Content::JsonOrEvents(schema_of::<T>, schema_of::<E>))
+    }
+
+    /// Documents a JSON response of the type `T`, plain text, or server-sent events whose data is an
+    /// `E`.
+    #[must_use]
+    pub const fn json_text_or_events<T: JsonSchema, E: JsonSchema>(
+        status: u16,
+        description: &'static str,
+    ) -> Self {
+        Self::new(status, description, Content::JsonTextOrEvents(schema_of::<T>, schema_of::<E>))
+    }
+
+    /// Documents a JSON response of the type `T`, or plain text.
+    #[must_use]
+    pub const fn json_or_text<T: JsonSchema>(status: u16, description: &'static str) -> Self {
+        Self::new(status, description, Content::JsonOrText(schema_of::<T>))
     }
 
     /// Documents a response without a body.

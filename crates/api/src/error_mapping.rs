@@ -266,6 +266,7 @@ impl From<chat::Error> for Error {
             chat::Error::Failed { execution, failure } => failed(execution, failure),
             chat::Error::Engine(error) => error.into(),
             chat::Error::Chains(error) => error.into(),
+            chat::Error::Files(error) => error.into(),
         }
     }
 }

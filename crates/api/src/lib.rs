@@ -48,6 +48,7 @@ mod executions;
 mod files;
 mod flow_executions;
 mod flows;
+mod form;
 mod history;
 mod idempotency_key;
 mod inputs;
@@ -55,6 +56,7 @@ mod keys;
 mod limits;
 mod links;
 mod mcp;
+mod media;
 mod members;
 mod messages;
 mod models;
@@ -385,6 +387,11 @@ pub const ROUTES: &[Route] = &[
     route!(&[Base], POST, "/v1/completions", Key, Chat, Body, Keyed, chat::text_completions, chat::TEXT_COMPLETIONS, Operator),
     route!(&[Base], POST, "/v1/rerank", Key, Chat, Body, Keyed, chat::rerank, chat::RERANK, Operator),
     route!(&[Base], POST, "/rerank", Key, Chat, Body, Keyed, chat::rerank, chat::RERANK_ALIAS, Operator),
+    route!(&[Base], POST, "/v1/audio/transcriptions", Key, Chat, File, Keyed, media::transcriptions, media::TRANSCRIPTIONS, Operator),
+    route!(&[Base], POST, "/v1/audio/translations", Key, Chat, File, Keyed, media::translations, media::TRANSLATIONS, Operator),
+    route!(&[Base], POST, "/v1/audio/speech", Key, Chat, Body, Keyed, media::speech, media::SPEECH, Operator),
+    route!(&[Base], POST, "/v1/images/generations", Key, Chat, Body, Keyed, media::images, media::IMAGES, Operator),
+    route!(&[Base], POST, "/v1/images/edits", Key, Chat, File, Keyed, media::image_edits, media::IMAGE_EDITS, Operator),
     route!(&[Base], POST, "/v1/responses", Key, Chat, Body, Keyed, responses::create, responses::CREATE, Operator),
     route!(&[Base], GET, "/v1/responses/{id}", Key, Own, Bare, Keyed, responses::get, responses::GET),
     route!(&[Base], DELETE, "/v1/responses/{id}", Key, ChatOwn, Bare, Keyed, responses::delete, responses::DELETE),

@@ -1,32 +1,24 @@
 //! Uploads (`docs/spec/files.md`, "Upload"): either presigned, followed by a PUT, or as a form in a
 //! single request. The bytes are streamed to disk.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures_util::stream;
 use hyper::StatusCode;
-use hyper::header::{CONTENT_DISPOSITION, CONTENT_TYPE, HeaderMap, HeaderValue};
-use multer::{Field, Multipart};
-use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
 use super::Context;
 use super::doc::{Doc, RequestDoc, ResponseDoc};
 use super::files::{missing, public_url, view};
+use super::form::Form;
 use orrery_domain::file::{self, Digest, File, NAME_MAX, PURPOSE_MAX};
 use orrery_http::media_type::{self, MediaType};
-use orrery_http::{Request, Response, response};
-use orrery_records::files::{Announced, Files, Receiving};
+use orrery_http::{Response, response};
+use orrery_records::files::{Announced, Receiving};
 use orrery_wire as wire;
 use orrery_wire::file::{FileForm, FileUrl, NewUpload, RequiredHeaders, Retention};
 use orrery_wire::request;
 
-/// Maximum size of a form field's head (boundary and headers), in bytes. The limit is accurate to
-/// one chunk. The form parser may read two chunks, each as large as a connection's buffer, before
-/// it searches for the end of a head, so the limit must be larger than two chunks.
-const HEAD_MAX: usize = 1024 * 1024;
 /// Maximum size of a field other than the file, in bytes.
 const FIELD_MAX: usize = 1024;
 
@@ -163,44 +155,26 @@ async fn take_form(context: Context) -> Result<wire::file::File, crate::Error> {
     let grant = context.grant()?;
     let organization = grant.organization;
     let services = Arc::clone(&context.services);
-    let content_type = context.request.headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
-    let boundary = content_type.and_then(|it| multer::parse_boundary(it).ok());
-    let boundary = boundary.ok_or_else(|| {
-        crate::Error::bad_request("the body must be multipart/form-data with a field file")
-    })?;
-    let failure = Failure::default();
-    let head = Head::default();
-    let bare = format!("--{boundary}\n").into_bytes();
-    let form = pieces(context.request, failure.clone(), head.clone(), bare);
-    let mut form = Multipart::new(form, boundary);
+    let mut form = Form::of(context.request, "file")?;
     let mut announced = Announced { key: Some(grant.key), ..Announced::default() };
     let mut received: Option<Receiving> = None;
-    while let Some(mut field) = form.next_field().await.map_err(|error| failure.of(&error))? {
-        head.ended();
-        match field.name() {
+    while let Some(part) = form.next().await? {
+        match part.name() {
             Some("file") if received.is_none() => {
-                check_encoding(field.headers())?;
-                let extended = extended_name(field.headers());
-                let filename = extended.as_deref().or(field.file_name());
-                announced.filename = filename.map(check_name).transpose()?;
-                let content_type = field.content_type().map_or("", AsRef::as_ref);
-                announced.content_type = file::content_type(content_type);
-                received = Some(receive(&services.files, &mut field, &failure).await?);
-                head.begins();
+                announced.filename = part.filename().as_deref().map(check_name).transpose()?;
+                announced.content_type = file::content_type(part.content_type());
+                received = Some(part.receive(&services.files).await?);
             }
             Some("file") => {
                 return Err(crate::Error::bad_request("only one file can be sent at a time"));
             }
             Some(KEEP) => {
-                let text = short_text(&mut field, &failure).await?;
+                let text = part.text(FIELD_MAX).await?;
                 let value = text.trim().parse::<u64>().map_or(Value::String(text), Value::from);
                 announced.keep = keep(&request::read(json!({KEEP: value}))?);
-                head.begins();
             }
             Some(PURPOSE) => {
-                let text = short_text(&mut field, &failure).await?;
-                announced.purpose = Some(check_purpose(text)?);
-                head.begins();
+                announced.purpose = Some(check_purpose(part.text(FIELD_MAX).await?)?);
             }
             Some(_) | None => {
                 let message =
@@ -214,138 +188,8 @@ async fn take_form(context: Context) -> Result<wire::file::File, crate::Error> {
     Ok(view(&services, &file, &grant))
 }
 
-/// The error that ended the body of a form early, if any.
-#[derive(Clone, Default)]
-struct Failure(Arc<Mutex<Option<crate::Error>>>);
-
-impl Failure {
-    fn set(&self, error: crate::Error) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-    }
-
-    /// Returns the error for the client: the cause of the failed read, or the form's own error.
-    fn of(&self, error: &multer::Error) -> crate::Error {
-        let read = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        read.unwrap_or_else(|| {
-            crate::Error::bad_request(format!("the form cannot be read: {error}"))
-        })
-    }
-}
-
-/// Bytes received since the start of a field's head (boundary and headers). The form parser buffers
-/// a head and searches it from its start with every chunk, so the length of a head must be bounded.
-#[derive(Clone, Default)]
-struct Head(Arc<Mutex<Option<usize>>>);
-
-impl Head {
-    fn begins(&self) {
-        *self.lock() = Some(0);
-    }
-
-    fn ended(&self) {
-        *self.lock() = None;
-    }
-
-    /// Counts a chunk; returns false if the head is too long.
-    fn takes(&self, bytes: usize) -> bool {
-        let mut held = self.lock();
-        let Some(before) = *held else { return true };
-        *held = Some(before.saturating_add(bytes));
-        before <= HEAD_MAX
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Returns the body's chunks. `bare` is the expected first line of a form whose lines end in LF.
-/// Such a form is rejected, because the parser would read the entire form without finding a field.
-fn pieces(
-    request: Request,
-    failure: Failure,
-    head: Head,
-    bare: Vec<u8>,
-) -> impl futures_util::Stream<Item = Result<Bytes, std::io::Error>> + Send {
-    head.begins();
-    let start = (request, failure, head, bare);
-    stream::try_unfold(start, |(mut request, failure, head, bare)| async move {
-        // The parser reads chunks as long as they are available. Yielding limits the parser to one
-        // chunk at a time. Otherwise, the parser would buffer chunks without limit if they arrive
-        // faster than the disk can store them.
-        tokio::task::yield_now().await;
-        match request.next_chunk().await {
-            Ok(Some(piece)) if !head.takes(piece.len()) => {
-                let message = format!("the headers of a field may have at most {HEAD_MAX} bytes");
-                failure.set(crate::Error::bad_request(message));
-                Err(std::io::ErrorKind::InvalidData.into())
-            }
-            Ok(Some(piece)) if !bare.is_empty() && piece.starts_with(&bare) => {
-                let message = "the lines of the form must end in CRLF (RFC 2046), but the first \
-                               line ends in LF";
-                failure.set(crate::Error::bad_request(message));
-                Err(std::io::ErrorKind::InvalidData.into())
-            }
-            // Only the first chunk is examined, because it contains the first line of the body.
-            Ok(piece) => Ok(piece.map(|piece| (piece, (request, failure, head, Vec::new())))),
-            Err(error) => {
-                failure.set(error.into());
-                Err(std::io::ErrorKind::BrokenPipe.into())
-            }
-        }
-    })
-}
-
-async fn receive(
-    files: &Files,
-    field: &mut Field<'_>,
-    failure: &Failure,
-) -> Result<Receiving, crate::Error> {
-    let mut receiving = files.receive(None).await?;
-    while let Some(piece) = field.chunk().await.map_err(|error| failure.of(&error))? {
-        receiving.write(&piece).await?;
-    }
-    Ok(receiving)
-}
-
-async fn short_text(field: &mut Field<'_>, failure: &Failure) -> Result<String, crate::Error> {
-    let mut text = Vec::new();
-    while let Some(piece) = field.chunk().await.map_err(|error| failure.of(&error))? {
-        text.extend_from_slice(&piece);
-        if text.len() > FIELD_MAX {
-            let message = format!("a field other than the file may have at most {FIELD_MAX} bytes");
-            return Err(crate::Error::bad_request(message));
-        }
-    }
-    String::from_utf8(text).map_err(|_no_text| crate::Error::bad_request("a field is not UTF-8"))
-}
-
-/// Returns the value of `filename*` (RFC 8187), which some clients send for names that are not
-/// ASCII.
-fn extended_name(headers: &HeaderMap) -> Option<String> {
-    let disposition = headers.get(CONTENT_DISPOSITION)?.to_str().ok()?;
-    let mut parameters = disposition.split(';').filter_map(|one| one.split_once('='));
-    let (_, value) = parameters.find(|(name, _)| name.trim().eq_ignore_ascii_case("filename*"))?;
-    let (charset, rest) = value.trim().split_once('\'')?;
-    let (_language, encoded) = rest.split_once('\'')?;
-    let name = percent_decode_str(encoded).decode_utf8().ok()?;
-    charset.eq_ignore_ascii_case("utf-8").then(|| name.into_owned())
-}
-
-/// Rejects a file with a `Content-Transfer-Encoding`, because the service would store the encoded
-/// bytes (RFC 7578, section 4.7).
-fn check_encoding(headers: &HeaderMap) -> Result<(), crate::Error> {
-    let encoding = headers.get("content-transfer-encoding").map(HeaderValue::as_bytes);
-    match encoding.map(|encoding| encoding.trim_ascii().to_ascii_lowercase()).as_deref() {
-        None | Some(b"binary" | b"8bit" | b"7bit") => Ok(()),
-        Some(_) => Err(crate::Error::bad_request(
-            "the file has a Content-Transfer-Encoding: send its bytes without one",
-        )),
-    }
-}
-
 /// Validates a filename: a plain name without path separators.
-fn check_name(name: &str) -> Result<String, crate::Error> {
+pub(crate) fn check_name(name: &str) -> Result<String, crate::Error> {
     let is_name = !name.is_empty()
         && name.chars().count() <= NAME_MAX
         && !name.chars().any(|c| c.is_control() || c == '/' || c == '\\')
@@ -372,22 +216,4 @@ fn check_purpose(text: String) -> Result<String, crate::Error> {
 
 fn keep(retention: &Retention) -> Option<Duration> {
     retention.expires_in_seconds.map(Duration::from_secs)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Without the limit, the parser would search a head of 100 MiB from its start 6,000 times.
-    #[test]
-    fn multipart_field_head_is_bounded_but_content_is_not() {
-        let head = Head::default();
-        head.begins();
-        assert!(head.takes(HEAD_MAX) && head.takes(1));
-        assert!(!head.takes(1), "it was too long before this piece");
-        head.ended();
-        assert!(head.takes(100 * 1024 * 1024) && head.takes(1));
-        head.begins();
-        assert!(head.takes(1));
-    }
 }

@@ -45,7 +45,7 @@ const OPERATOR: &str = "the operator manages keys and limits: orrery key, and /a
 /// All families of both APIs.
 const FAMILIES: &[Family] = &[
     of_open_ai("assistants", CONVERSATION),
-    of_open_ai("audio", PREDICTION),
+    of_open_ai("audio", ""),
     of_open_ai(
         "batches",
         "POST /v1/workflows/{workflow}/bulk-trigger runs a workflow for many inputs",
@@ -61,7 +61,7 @@ const FAMILIES: &[Family] = &[
     of_open_ai("files", ""),
     of_open_ai("fine-tunes", "models are not trained here; files of the models folder are served"),
     of_open_ai("fine_tuning", "models are not trained here; files of the models folder are served"),
-    of_open_ai("images", PREDICTION),
+    of_open_ai("images", ""),
     of_open_ai(MODELS, ""),
     of_open_ai("moderations", "POST /v1/decisions answers typed questions about a text"),
     of_open_ai("organization", OPERATOR),
@@ -228,7 +228,7 @@ mod tests {
             assert_eq!(instead_of(path), said, "{path}");
         }
         let other = instead_of("/openai/v1/prediction");
-        assert!(other.starts_with("below /openai/v1 are batches, chat, "), "{other}");
+        assert!(other.starts_with("below /openai/v1 are audio, batches, chat, "), "{other}");
         assert!(!other.contains("messages") && !other.contains("assistants"), "{other}");
     }
 }

@@ -507,9 +507,24 @@ pub fn check(path: &Path) -> Result<Checked, Vec<Error>> {
         return Err(vec![Error { file: path.to_path_buf(), line: 0, column: 0, message }]);
     }
     let model = built(&manifest, path, &Dependencies::none())?;
-    let concern = manifest.runner.options.concern();
+    let concern = manifest.runner.options.concern().or_else(|| useless_rate(&model));
     let concern = concern.map(|concern| format!("{}: {concern}", path.display()));
     Ok(Checked { slug: model.slug, concern })
+}
+
+/// Returns what is wrong with a price that the model never charges.
+fn useless_rate(model: &Model) -> Option<String> {
+    let Some(Pricing::UsageBased { rates, .. }) = &model.pricing else { return None };
+    let rates = [
+        ("per_audio_minute", rates.per_audio_minute, Operation::Transcriptions),
+        ("per_million_characters", rates.per_million_characters, Operation::Speech),
+        ("per_image", rates.per_image, Operation::Images),
+    ];
+    let (name, _, operation) = rates
+        .into_iter()
+        .find(|(_, rate, operation)| rate.is_some() && model.runner.server(*operation).is_none())?;
+    let words = operation.words();
+    Some(format!("cost.{name} has no effect, because the model does not serve {words}"))
 }
 
 /// Summary of a manifest or model file, used to check settings that name models.

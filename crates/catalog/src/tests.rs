@@ -39,6 +39,33 @@ fn catalog_reload_keeps_last_good_version_until_file_is_removed() {
 }
 
 #[test]
+fn catalog_check_reports_prices_without_effect() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.toml");
+    let concern = |kind: &str, rate: &str| {
+        let text = format!(
+            "slug = 'm'\noutput_type = 'object'\n[cost]\ntype = 'usage_based'\n{rate} = 1\n\
+             [runner]\ntype = 'openai'\nurl = 'http://h/v1'\nmodel = 'm'\nkind = '{kind}'\n"
+        );
+        fs::write(&path, text).unwrap();
+        check(&path).unwrap().concern.unwrap_or_default()
+    };
+    let rates = [
+        ("per_audio_minute", "transcriptions"),
+        ("per_million_characters", "speech"),
+        ("per_image", "images"),
+    ];
+    for (rate, own) in rates {
+        for (_, kind) in rates {
+            let said = concern(kind, rate);
+            let expected = format!("cost.{rate} has no effect, because the model does not serve");
+            assert_eq!(said.contains(&expected), kind != own, "{kind}: {said}");
+        }
+        assert_eq!(concern(own, "per_second"), "");
+    }
+}
+
+#[test]
 fn catalog_reads_extensions_in_any_case() {
     let (folder, catalog) = open();
     for (file, slug) in [("a.TOML", "a"), ("b.Toml", "b"), ("c.toml", "c")] {

@@ -19,9 +19,9 @@ use super::request::Request;
 use super::route::{Candidate, Target};
 use super::service::{Chat, Inner};
 use super::tokens::InFlight;
-use super::upstream::{Asked, Limits, Opened};
+use super::upstream::{Asked, EVENTS, JSON, Limits, Opened};
 use super::whole::Whole;
-use orrery_domain::chat::{self, Operation, Tokens};
+use orrery_domain::chat::{self, Media, Operation, Tokens};
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::execution::{Execution, Fault, Source, Status, Work};
 use orrery_domain::ids::{ExecutionId, KeyId, OrganizationId};
@@ -116,6 +116,7 @@ pub(super) enum End {
 #[derive(Debug, Default)]
 pub(super) struct Came {
     pub(super) tokens: Tokens,
+    pub(super) media: Media,
     pub(super) cost: Usd,
     pub(super) first_byte: Option<Duration>,
     pub(super) is_stream: bool,
@@ -430,8 +431,9 @@ impl Call {
         let is_stream = self.request.is_stream;
         let path = self.request.path();
         let call = self.trace.call(&Execution::call_key(self.id));
-        let asked = Asked { path, body: &body, is_stream, may_fall_back, call: &call };
-        self.inner.open(name, target, asked, limits).await
+        let accept = if is_stream { EVENTS } else { JSON };
+        let asked = Asked { path, content: &body, accept, may_fall_back, call: &call };
+        self.inner.open(name, target, asked, is_stream, limits).await
     }
 
     /// Returns the record of whether the server has rejected `stream_options`; `None` for a local
@@ -494,44 +496,16 @@ impl Call {
         end: &End,
         came: Came,
     ) -> Result<(), engine::Error> {
-        let Caller { organization, key, source } = self.caller;
-        let (status, failure) = match end {
-            End::Done => (Status::Success, None),
-            End::Cancelled => (Status::Cancelled, None),
-            End::Failed(failure) => (Status::Error, Some(failure)),
-        };
-        let created_at = self.created_at;
-        let now = self.inner.clock.now();
-        let first_byte_ms =
-            came.first_byte.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
-        let call = chat::Call {
-            operation: self.request.operation,
-            model: candidate.name.clone(),
-            requested_model: self.request.model.clone(),
-            is_upstream: candidate.local.is_none(),
-            is_stream: came.is_stream,
-            tokens: came.tokens,
-            is_priced: candidate.price.is_known(),
-            first_byte_ms,
-        };
-        let execution = Execution {
+        let ending = Ending {
             id: self.id,
-            organization,
-            key,
-            source,
-            status,
-            input: Payload::nothing(),
-            work: Work::Chat(call),
-            output: None,
-            fault: failure.map(|failure| Fault::of(&failure.recorded())),
-            cost: came.cost,
-            reserved: Usd::ZERO,
-            webhook: None,
-            created_at,
-            started_at: Some(created_at),
-            completed_at: Some(now.max(created_at)),
-            origin: self.trace.origin(),
+            trace: &self.trace,
+            caller: self.caller,
+            created_at: self.created_at,
+            operation: self.request.operation,
+            requested_model: &self.request.model,
         };
+        let execution = ending.execution(&self.inner, candidate, end, &came);
+        let Caller { organization, key, .. } = self.caller;
         let mut beside = Commit::new();
         self.inner.tokens.count(&mut beside, organization, key, came.tokens.total());
         let in_flight = self.in_flight;
@@ -546,6 +520,67 @@ impl Call {
                 Ok(())
             }
             None => self.inner.engine.record_call(ended).await,
+        }
+    }
+}
+
+/// The facts of a call that its end does not change.
+pub(super) struct Ending<'c> {
+    pub(super) id: ExecutionId,
+    pub(super) trace: &'c Trace,
+    pub(super) caller: Caller,
+    pub(super) created_at: Timestamp,
+    pub(super) operation: Operation,
+    pub(super) requested_model: &'c str,
+}
+
+impl Ending<'_> {
+    /// Returns the row of the call for the history.
+    pub(super) fn execution(
+        self,
+        inner: &Inner,
+        candidate: &Candidate,
+        end: &End,
+        came: &Came,
+    ) -> Execution {
+        let Self { id, trace, caller, created_at, operation, requested_model } = self;
+        let Caller { organization, key, source } = caller;
+        let (status, failure) = match end {
+            End::Done => (Status::Success, None),
+            End::Cancelled => (Status::Cancelled, None),
+            End::Failed(failure) => (Status::Error, Some(failure)),
+        };
+        let now = inner.clock.now();
+        let first_byte_ms =
+            came.first_byte.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        let call = chat::Call {
+            operation,
+            model: candidate.name.clone(),
+            requested_model: requested_model.to_owned(),
+            is_upstream: candidate.local.is_none(),
+            is_stream: came.is_stream,
+            tokens: came.tokens,
+            media: came.media,
+            is_priced: candidate.price.is_known(),
+            first_byte_ms,
+        };
+        Execution {
+            id,
+            organization,
+            key,
+            source,
+            status,
+            input: Payload::nothing(),
+            work: Work::Chat(call),
+            output: None,
+            fault: failure.map(|failure| Fault::of(&failure.recorded())),
+            cost: came.cost,
+            reserved: Usd::ZERO,
+            webhook: None,
+            created_at,
+            started_at: Some(created_at),
+            completed_at: Some(now.max(created_at)),
+            origin: trace.origin(),
         }
     }
 }

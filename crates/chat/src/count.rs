@@ -10,7 +10,7 @@ use super::call::place_at;
 use super::error::{Error, Failure};
 use super::route::{Candidate, Target};
 use super::service::{Chat, Inner};
-use super::upstream::{Asked, Limits};
+use super::upstream::{Asked, JSON, Limits};
 use super::whole::read_whole;
 use orrery_domain::chat::Operation;
 use orrery_domain::execution::Execution;
@@ -62,8 +62,10 @@ async fn count(
     let _permit = place_at(inner, name).await?;
     let id: ExecutionId = new_id();
     let call = Trace::new(id, None).call(&Execution::call_key(id));
-    let asked = Asked { path: COUNT, body, is_stream: false, may_fall_back: true, call: &call };
-    let mut opened = inner.open(name, target, asked, Limits::from_now(TIMEOUT, TIMEOUT)).await?;
+    let asked =
+        Asked { path: COUNT, content: body, accept: JSON, may_fall_back: true, call: &call };
+    let limits = Limits::from_now(TIMEOUT, TIMEOUT);
+    let mut opened = inner.open(name, target, asked, false, limits).await?;
     let text = read_whole(name, &mut opened, TIMEOUT, &mut lease, ANSWER_MAX).await?;
     let answer: Option<RawObject> = serde_json::from_slice(&text).ok();
     Ok(answer.and_then(|answer| answer.value("prompt_tokens")))

@@ -5,7 +5,7 @@ use std::time::Duration;
 use orrery_domain::ids::ExecutionId;
 use orrery_domain::invalid_request::InvalidRequest;
 use orrery_engine as engine;
-use orrery_records::chains;
+use orrery_records::{chains, files};
 pub use orrery_runners::openai::{Failure, Said};
 
 /// An error that rejects or ends a call.
@@ -47,4 +47,7 @@ pub enum Error {
     Engine(#[from] engine::Error),
     #[error(transparent)]
     Chains(#[from] chains::Error),
+    /// A file of the request cannot be read.
+    #[error(transparent)]
+    Files(#[from] files::Error),
 }

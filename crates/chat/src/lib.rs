@@ -1,5 +1,5 @@
-//! The chat router: one service for chat models, text completions, embeddings and rerankers, local or
-//! remote.
+//! The chat router: one service for chat models, text completions, embeddings, rerankers, audio and
+//! images, local or remote.
 //!
 //! A call names a model. [`Chat`] finds where the model runs, reserves the maximum cost, forwards
 //! the request, relays the answer as it arrives, and records the call and its charge in one commit.
@@ -20,12 +20,14 @@
 //! | `count` | the tokens of a prompt |
 //! | `tokens` | daily token budgets of API keys |
 //! | `models` | the models that can be called |
+//! | [`media`] | audio and images |
 //! | [`decisions`] | typed questions about a state, answered by a chat model |
 //!
 //! The router stores conversations only if the configuration says so, never repeats a request that
 //! a model has received, and never sends a local model's request to the upstream.
 
 pub mod decisions;
+pub mod media;
 
 mod aliases;
 mod allowance;

@@ -15,7 +15,7 @@ use super::meter::Meter;
 use super::route::{Candidate, Target};
 use super::service::{Chat, Inner};
 use super::tokens::InFlight;
-use super::upstream::{Asked, Limits, note};
+use super::upstream::{Asked, JSON, Limits, note};
 use super::whole::read_whole;
 use orrery_domain::chat::{Operation, Tokens};
 use orrery_domain::classify::ErrorClass;
@@ -238,7 +238,7 @@ impl BoundModel {
             None => self.inner.options.first_byte_timeout,
         };
         let limits = Limits::from_now(first_byte, candidate.time_max());
-        let asked = Asked { path, body: &body, is_stream: false, may_fall_back: false, call };
+        let asked = Asked { path, content: &body, accept: JSON, may_fall_back: false, call };
         let completed = self.exchange(asked, prompt_tokens, limits, lease).await;
         drop(permit);
         completed
@@ -254,7 +254,7 @@ impl BoundModel {
         let inner = &self.inner;
         let candidate = &*self.candidate;
         let name = candidate.name.as_str();
-        let mut opened = inner.open(name, &candidate.target, asked, limits).await?;
+        let mut opened = inner.open(name, &candidate.target, asked, false, limits).await?;
         if opened.is_stream {
             return Err(misunderstood(name, "its answer is a stream that was not requested"));
         }

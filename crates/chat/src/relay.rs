@@ -102,11 +102,10 @@ impl Call {
             is_response: self.request.is_response,
             alias: self.alias().map(str::to_owned),
             usage: None,
-            object: match self.request.operation {
-                Operation::Completions => "text_completion",
-                Operation::Chat | Operation::Embeddings | Operation::Rerank => {
-                    "chat.completion.chunk"
-                }
+            object: if self.request.operation == Operation::Completions {
+                "text_completion"
+            } else {
+                "chat.completion.chunk"
             },
             frame: None,
             is_done: false,
@@ -446,7 +445,7 @@ fn missing_usage_event(frame: Option<RawObject>, object: &str, tokens: Tokens, c
     event_of(&text.unwrap_or_default())
 }
 
-fn error_event(failure: &Failure) -> Bytes {
+pub(crate) fn error_event(failure: &Failure) -> Bytes {
     let said = &failure.said;
     let kind = said.kind.as_deref().unwrap_or_else(|| openai::kind_of(failure.status));
     let body = openai::Error {
@@ -461,7 +460,7 @@ fn error_event(failure: &Failure) -> Bytes {
     event_of(&serde_json::to_vec(&body).unwrap_or_default())
 }
 
-fn event_of(data: &[u8]) -> Bytes {
+pub(crate) fn event_of(data: &[u8]) -> Bytes {
     [b"data: ", data, b"\n\n"].concat().into()
 }
 

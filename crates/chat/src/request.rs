@@ -57,6 +57,14 @@ impl Request {
             Operation::Embeddings => Self::of_embeddings(fields),
             Operation::Completions => Self::of_completions(fields),
             Operation::Rerank => Self::of_rerank(fields),
+            Operation::Transcriptions
+            | Operation::Translations
+            | Operation::Speech
+            | Operation::Images
+            | Operation::ImageEdits => {
+                let words = operation.words();
+                Err(InvalidRequest::whole(format!("{words} cannot be requested here")))
+            }
         }
     }
 
@@ -267,7 +275,7 @@ fn remove_no_limit(name: &str, limit: Option<i64>, fields: &mut RawObject) {
 }
 
 /// Reads the fields that the type names; the others are forwarded unparsed.
-fn known_fields<T: DeserializeOwned + JsonSchema + 'static>(
+pub(crate) fn known_fields<T: DeserializeOwned + JsonSchema + 'static>(
     fields: &RawObject,
 ) -> Result<T, InvalidRequest> {
     let mut known = Map::new();

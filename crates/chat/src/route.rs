@@ -19,7 +19,7 @@ use orrery_domain::chat::{Operation, Tokens};
 use orrery_domain::ids::OrganizationId;
 use orrery_domain::input_template::fill_object;
 use orrery_domain::invalid_request::InvalidRequest;
-use orrery_domain::model::{Pricing, Usage};
+use orrery_domain::model::{Pricing, Rates, Usage};
 use orrery_domain::money::Usd;
 use orrery_domain::spelling;
 use orrery_records::billing;
@@ -160,10 +160,32 @@ impl Price {
     /// Returns the cost of an answer.
     #[must_use]
     pub(crate) fn of(&self, tokens: Tokens, run_time: Duration) -> Usd {
+        self.of_usage(&Usage { run_time, ..tokens.into() })
+    }
+
+    /// Returns the cost of an answer with this usage.
+    #[must_use]
+    pub(crate) fn of_usage(&self, usage: &Usage) -> Usd {
         let Some(pricing) = &self.pricing else { return Usd::ZERO };
-        let usage = Usage { run_time, ..tokens.into() };
-        let dollars = pricing.dollars(&usage) * (1.0 + self.fee);
+        let dollars = pricing.dollars(usage) * (1.0 + self.fee);
         Usd::from_dollars(dollars.min(COST_MAX)).unwrap_or(Usd::ZERO)
+    }
+
+    /// Returns the maximum cost of an answer that uses no more than `usage`.
+    #[must_use]
+    pub(crate) fn most_of_usage(&self, usage: &Usage) -> billing::Price {
+        let Some(pricing) = &self.pricing else { return billing::Price::default() };
+        let dollars = pricing.dollars(usage) * (1.0 + self.fee);
+        billing::Price { known: Usd::from_dollars_up(dollars.min(COST_MAX)), open: false }
+    }
+
+    /// Returns the rates, if the price depends on usage.
+    #[must_use]
+    pub(crate) fn rates(&self) -> Rates {
+        match self.pricing {
+            Some(Pricing::UsageBased { rates, .. }) => rates,
+            Some(Pricing::Fixed { .. }) | None => Rates::default(),
+        }
     }
 
     /// Returns the maximum cost of `answers` answers that use `tokens` in total, each within
@@ -212,6 +234,23 @@ impl Inner {
             return Err(wrong_kind(&first.name, &[Operation::Chat], request.operation));
         }
         self.with_fallbacks(organization, first, request).await
+    }
+
+    /// Returns the only model that a call tries, whose `model` is `id`, or stands for `alias`.
+    ///
+    /// # Errors
+    /// The errors of [`Inner::find`].
+    pub(crate) fn only(
+        &self,
+        id: &str,
+        alias: Option<&str>,
+        operation: Operation,
+    ) -> Result<Candidate, Error> {
+        let mut found = self.find(alias.unwrap_or(id), operation)?;
+        if let Target::Server { model, .. } = &mut found.target {
+            *model = alias.map(str::to_owned);
+        }
+        Ok(found)
     }
 
     /// Returns the model with this id: the catalog model with this slug, or else the upstream's

@@ -7,9 +7,11 @@ use super::*;
 fn by_usage() -> Pricing {
     Pricing::UsageBased {
         estimate: None,
-        per_second: None,
-        per_million_input_tokens: Some(2.0),
-        per_million_output_tokens: Some(10.0),
+        rates: Rates {
+            per_million_input_tokens: Some(2.0),
+            per_million_output_tokens: Some(10.0),
+            ..Rates::default()
+        },
     }
 }
 
@@ -36,9 +38,11 @@ fn price_is_usage_times_list_price_and_fee_rounded_once() {
 fn price_reserves_the_maximum_cost_of_answers() {
     let per_second = || Pricing::UsageBased {
         estimate: None,
-        per_second: Some(0.01),
-        per_million_input_tokens: None,
-        per_million_output_tokens: Some(10.0),
+        rates: Rates {
+            per_second: Some(0.01),
+            per_million_output_tokens: Some(10.0),
+            ..Rates::default()
+        },
     };
     for (pricing, fee, answers, used, micros) in [
         (Some(by_usage()), 0.0, 1, tokens(2, 200), 2004),

@@ -9,7 +9,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap};
+use hyper::header::{
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap,
+};
 use hyper::{Request, Response};
 use tokio::time::{Instant, timeout_at};
 
@@ -19,13 +21,16 @@ use super::service::Inner;
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::trace;
 use orrery_http::places::Arriving;
-use orrery_http::{client, connector, trace_context};
+use orrery_http::{self as http, body, client, connector, trace_context};
 use orrery_runners::endpoints::{self, Lease, Pool};
 use orrery_runners::llm::{InUse, OpenError};
 use orrery_runners::openai::answer::{self, Body, begin, is_event_stream};
 use orrery_runners::openai::failure::too_late;
 use orrery_runtime as runtime;
 
+/// The media types of answers, for `Accept`.
+pub(crate) const JSON: &str = "application/json";
+pub(crate) const EVENTS: &str = "text/event-stream";
 /// Maximum number of connection attempts.
 const CONNECTS_MAX: u32 = 2;
 /// Delay between two connection attempts.
@@ -47,16 +52,59 @@ pub(crate) struct Opened {
 }
 
 /// A request to send.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct Asked<'r> {
     /// The path of the request's URL if a local process serves the model.
     pub path: &'static str,
-    pub body: &'r Bytes,
-    pub is_stream: bool,
+    pub content: &'r dyn Content,
+    /// The media type of the answer, for `Accept`.
+    pub accept: &'static str,
     /// Whether another model can be tried if this model fails.
     pub may_fall_back: bool,
     /// The trace span of the call.
     pub call: &'r trace::Call,
+}
+
+/// The body of a request, which may be sent several times.
+pub(crate) trait Content: Send + Sync {
+    /// Returns the value of `Content-Type`.
+    fn media_type(&self) -> String {
+        JSON.to_owned()
+    }
+
+    /// Returns the size in bytes.
+    fn size(&self) -> u64;
+
+    /// Starts the body.
+    fn body(&self) -> http::Body;
+
+    /// Returns the whole body, if it is in memory.
+    fn whole(&self) -> Option<Bytes> {
+        None
+    }
+}
+
+impl Content for Bytes {
+    fn size(&self) -> u64 {
+        self.len() as u64
+    }
+
+    fn body(&self) -> http::Body {
+        body::full(self.clone())
+    }
+
+    fn whole(&self) -> Option<Bytes> {
+        Some(self.clone())
+    }
+}
+
+/// A response whose body has not been examined.
+#[derive(Debug)]
+pub(crate) struct Responded {
+    pub headers: HeaderMap,
+    pub arriving: Arriving,
+    pub in_use: Option<InUse>,
+    pub lease: Option<Lease>,
 }
 
 /// The time limits of an attempt.
@@ -93,30 +141,50 @@ impl Inner {
         name: &str,
         target: &Target,
         asked: Asked<'_>,
+        is_stream: bool,
         limits: Limits,
     ) -> Result<Opened, Failure> {
-        let Asked { path, body, is_stream, may_fall_back, call } = asked;
-        let accept = if is_stream { "text/event-stream" } else { "application/json" };
-        let request = |url: &str| {
-            let mut request =
-                Request::post(url).header(CONTENT_TYPE, "application/json").header(ACCEPT, accept);
-            request = request.header(ACCEPT_ENCODING, "identity");
-            if let Some(authorization) = target.authorization() {
-                request = request.header(AUTHORIZATION, authorization);
-            }
-            let leaves = !matches!(target, Target::Process(_));
-            if let Some(headers) = request.headers_mut().filter(|_| leaves) {
-                trace_context::pass_on(headers, call);
-            }
-            request.body(body.clone()).map_err(|error| {
-                let message = format!("cannot build the request to the model '{name}': {error}");
-                Failure::new(502, ErrorClass::InvalidModelConfig, message)
-            })
+        let responded = self.respond(name, target, asked, limits).await?;
+        let Responded { headers, arriving, in_use, mut lease } = responded;
+        let declared = is_event_stream(&headers);
+        let begun = async {
+            let mut body = Body::of(name, &headers, arriving)?;
+            let (came_as_stream, first) = if is_stream || declared {
+                begin(name, &mut body, limits.first_byte, declared).await?
+            } else {
+                (false, None)
+            };
+            // A stream that the client did not request is read to its end.
+            Ok((came_as_stream && is_stream, first, body))
         };
+        match begun.await {
+            Ok((is_stream, first, body)) => {
+                Ok(Opened { is_stream, first, body, headers, limits, in_use, lease })
+            }
+            Err(failure) => {
+                note(lease.as_mut(), Some(&failure));
+                Err(failure)
+            }
+        }
+    }
+
+    /// Sends a request and waits for the head of a successful response.
+    ///
+    /// # Errors
+    /// [`Failure`], also for an error status.
+    pub(crate) async fn respond(
+        &self,
+        name: &str,
+        target: &Target,
+        asked: Asked<'_>,
+        limits: Limits,
+    ) -> Result<Responded, Failure> {
+        let Asked { path, content, may_fall_back, .. } = asked;
+        let request = |url: &str| request(name, url, target, asked);
         let sending = async {
             Ok(match target {
                 Target::Server { url, .. } => {
-                    (self.connect(name, &request(url)?).await?, None, None)
+                    (self.connect(name, || request(url)).await?, None, None)
                 }
                 Target::Pool { servers, path, .. } => {
                     let request = |url: &str| request(&format!("{url}{path}"));
@@ -124,7 +192,9 @@ impl Inner {
                     (answer, None, Some(lease))
                 }
                 Target::Process(process) => {
-                    let opened = process.open(request(path)?, may_fall_back).await;
+                    let whole = content.whole().unwrap_or_default();
+                    let request = request(path)?.map(|_streamed| whole);
+                    let opened = process.open(request, may_fall_back).await;
                     let (answer, in_use) = opened.map_err(|error| unopened(name, &error))?;
                     (answer.map(Arriving::from), Some(in_use), None)
                 }
@@ -137,27 +207,7 @@ impl Inner {
             note(lease.as_mut(), None);
             return Err(answer::refusal(name, &head, arriving, target.authorization()).await);
         }
-        let declared = is_event_stream(&head.headers);
-        let begun = async {
-            let mut body = Body::of(name, &head.headers, arriving)?;
-            let (came_as_stream, first) = if is_stream || declared {
-                begin(name, &mut body, limits.first_byte, declared).await?
-            } else {
-                (false, None)
-            };
-            // A stream that the client did not request is read to its end.
-            Ok((came_as_stream && is_stream, first, body))
-        };
-        match begun.await {
-            Ok((is_stream, first, body)) => {
-                let headers = head.headers;
-                Ok(Opened { is_stream, first, body, headers, limits, in_use, lease })
-            }
-            Err(failure) => {
-                note(lease.as_mut(), Some(&failure));
-                Err(failure)
-            }
-        }
+        Ok(Responded { headers: head.headers, arriving, in_use, lease })
     }
 
     /// Sends a request to one of a model's servers. If there is only one server, a failed
@@ -166,12 +216,12 @@ impl Inner {
         &self,
         name: &str,
         servers: &Pool,
-        request: impl Fn(&str) -> Result<Request<Bytes>, Failure>,
+        request: impl Fn(&str) -> Result<Request<http::Body>, Failure>,
     ) -> Result<(Response<Arriving>, Lease), Failure> {
         let mut tries = 1;
         let most = if servers.len() > 1 { 1 } else { CONNECTS_MAX };
         loop {
-            match servers.open(&self.client, &request).await {
+            match servers.open_streaming(&self.client, &request).await {
                 Ok(opened) => return Ok(opened),
                 Err(endpoints::Error::Unmade(failure)) => return Err(failure),
                 Err(endpoints::Error::Client(error))
@@ -188,11 +238,11 @@ impl Inner {
     async fn connect(
         &self,
         name: &str,
-        request: &Request<Bytes>,
+        request: impl Fn() -> Result<Request<http::Body>, Failure>,
     ) -> Result<Response<Arriving>, Failure> {
         let mut tries = 1;
         loop {
-            match self.client.open(request.clone()).await {
+            match self.client.open_streaming(request()?).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) if tries < CONNECTS_MAX && may_connect_again(&error) => {
                     tries += 1;
@@ -202,6 +252,32 @@ impl Inner {
             }
         }
     }
+}
+
+/// Builds the request to one server.
+fn request(
+    name: &str,
+    url: &str,
+    target: &Target,
+    asked: Asked<'_>,
+) -> Result<Request<http::Body>, Failure> {
+    let Asked { content, accept, call, .. } = asked;
+    let mut request = Request::post(url)
+        .header(CONTENT_TYPE, content.media_type())
+        .header(CONTENT_LENGTH, content.size())
+        .header(ACCEPT, accept)
+        .header(ACCEPT_ENCODING, "identity");
+    if let Some(authorization) = target.authorization() {
+        request = request.header(AUTHORIZATION, authorization);
+    }
+    let leaves = !matches!(target, Target::Process(_));
+    if let Some(headers) = request.headers_mut().filter(|_| leaves) {
+        trace_context::pass_on(headers, call);
+    }
+    request.body(content.body()).map_err(|error| {
+        let message = format!("cannot build the request to the model '{name}': {error}");
+        Failure::new(502, ErrorClass::InvalidModelConfig, message)
+    })
 }
 
 /// Records the outcome of a response on the server's lease.

@@ -194,10 +194,12 @@ async fn parse_aside(
     let parse = move || {
         // Some servers send a stream that was not requested.
         let may_be_events = operation.writes_text() && !text.trim_ascii_start().starts_with(b"{");
-        let converted = match operation {
-            Operation::Rerank => rerank::object_of(&text),
-            _ if may_be_events => shape::completion_of(operation, &text),
-            Operation::Chat | Operation::Completions | Operation::Embeddings => None,
+        let converted = if operation == Operation::Rerank {
+            rerank::object_of(&text)
+        } else if may_be_events {
+            shape::completion_of(operation, &text)
+        } else {
+            None
         };
         let text = converted.map_or(text, Bytes::from);
         let checked = content::check_values(&text);
@@ -213,9 +215,10 @@ async fn parse_aside(
             return Ok(Parsed::Whole(answer, text));
         }
         drop(answer);
-        let events = match operation {
-            Operation::Completions => shape::text_events_of(&text),
-            Operation::Chat | Operation::Embeddings | Operation::Rerank => shape::events_of(&text),
+        let events = if operation == Operation::Completions {
+            shape::text_events_of(&text)
+        } else {
+            shape::events_of(&text)
         };
         events.map(Parsed::Events).ok_or_else(|| misunderstood(&name, "its answer has no choices"))
     };

@@ -372,8 +372,11 @@ pub struct Router {
 pub struct ModelPrice {
     /// The model's id, as the upstream spells it.
     pub model: String,
-    pub per_million_input_tokens: f64,
-    pub per_million_output_tokens: f64,
+    pub per_million_input_tokens: Option<f64>,
+    pub per_million_output_tokens: Option<f64>,
+    pub per_audio_minute: Option<f64>,
+    pub per_million_characters: Option<f64>,
+    pub per_image: Option<f64>,
 }
 
 /// Decisions.

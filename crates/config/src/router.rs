@@ -113,41 +113,65 @@ fn key(value: &Value<'_>, folder: &Path) -> Parsed<Secret> {
     Ok(key)
 }
 
+/// The keys of a table in `prices`, besides `model`.
+const RATES: [&str; 5] = [
+    "per_million_input_tokens",
+    "per_million_output_tokens",
+    "per_audio_minute",
+    "per_million_characters",
+    "per_image",
+];
+
 fn price(value: &Value<'_>) -> Parsed<ModelPrice> {
     let table = value.get_ref().as_table().ok_or_else(|| {
         let dollars = json!({"type": "number", "minimum": 0, "maximum": PRICE_MAX});
+        let mut properties = serde_json::Map::new();
+        properties.insert("model".to_owned(), json!({"type": "string", "minLength": 1}));
+        properties.extend(RATES.map(|rate| (rate.to_owned(), dollars.clone())));
         let expects = json!({
             "type": "object",
-            "properties": {
-                "model": {"type": "string", "minLength": 1},
-                "per_million_input_tokens": dollars,
-                "per_million_output_tokens": dollars,
-            },
-            "required": ["model", "per_million_input_tokens", "per_million_output_tokens"],
+            "properties": properties,
+            "required": ["model"],
+            "anyOf": [
+                {"required": ["per_million_input_tokens", "per_million_output_tokens"]},
+                {"required": ["per_audio_minute"]},
+                {"required": ["per_million_characters"]},
+                {"required": ["per_image"]},
+            ],
             "additionalProperties": false,
         });
         wrong_type(value, PRICE, expects)
     })?;
     let mut model = None;
-    let mut input = None;
-    let mut output = None;
+    let mut rates = [None; RATES.len()];
     let dollars = number(0.0..=PRICE_MAX);
     for (name, value) in table {
-        match name.get_ref().as_ref() {
-            "model" => model = Some(text(value)?),
-            "per_million_input_tokens" => input = Some(dollars(value)?),
-            "per_million_output_tokens" => output = Some(dollars(value)?),
-            other => {
-                let known = "model, per_million_input_tokens and per_million_output_tokens";
-                let message = format!("unknown key `{other}`; the keys here are {known}");
-                return Err(problem(value, message));
-            }
+        let name = name.get_ref().as_ref();
+        if name == "model" {
+            model = Some(text(value)?);
+            continue;
         }
+        let found = RATES.iter().zip(&mut rates).find(|(rate, _)| **rate == name);
+        let Some((_, rate)) = found else {
+            let known = RATES.join(", ");
+            let message = format!("unknown key `{name}`; the keys here are model, {known}");
+            return Err(problem(value, message));
+        };
+        *rate = Some(dollars(value)?);
     }
     let missing = |name: &str| problem(value, format!("`{name}` is missing"));
+    let model = model.ok_or_else(|| missing("model"))?;
+    let [input, output, audio, characters, image] = rates;
+    if audio.or(characters).or(image).is_none() {
+        input.ok_or_else(|| missing("per_million_input_tokens"))?;
+        output.ok_or_else(|| missing("per_million_output_tokens"))?;
+    }
     Ok(ModelPrice {
-        model: model.ok_or_else(|| missing("model"))?,
-        per_million_input_tokens: input.ok_or_else(|| missing("per_million_input_tokens"))?,
-        per_million_output_tokens: output.ok_or_else(|| missing("per_million_output_tokens"))?,
+        model,
+        per_million_input_tokens: input,
+        per_million_output_tokens: output,
+        per_audio_minute: audio,
+        per_million_characters: characters,
+        per_image: image,
     })
 }

@@ -3,6 +3,8 @@
 //! A call is written once, after it has ended, in the commit of its charge. Only calls in the
 //! background are written when they are accepted; they wait in a lane of their own. The texts of calls are stored only if the configuration enables it.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use super::model::Usage;
@@ -24,11 +26,31 @@ pub enum Operation {
     Completions,
     /// Scores documents by their relevance to a query.
     Rerank,
+    /// Writes down what is said in an audio file.
+    Transcriptions,
+    /// Writes down in English what is said in an audio file.
+    Translations,
+    /// Reads a text aloud.
+    Speech,
+    /// Makes images from a prompt.
+    Images,
+    /// Changes images as a prompt says.
+    ImageEdits,
 }
 
 impl Operation {
     /// All operations.
-    pub const ALL: [Self; 4] = [Self::Chat, Self::Embeddings, Self::Completions, Self::Rerank];
+    pub const ALL: [Self; 9] = [
+        Self::Chat,
+        Self::Embeddings,
+        Self::Completions,
+        Self::Rerank,
+        Self::Transcriptions,
+        Self::Translations,
+        Self::Speech,
+        Self::Images,
+        Self::ImageEdits,
+    ];
 
     /// The path under the `/v1` of an OpenAI-compatible server.
     #[must_use]
@@ -38,6 +60,11 @@ impl Operation {
             Self::Embeddings => "/embeddings",
             Self::Completions => "/completions",
             Self::Rerank => "/rerank",
+            Self::Transcriptions => "/audio/transcriptions",
+            Self::Translations => "/audio/translations",
+            Self::Speech => "/audio/speech",
+            Self::Images => "/images/generations",
+            Self::ImageEdits => "/images/edits",
         }
     }
 
@@ -49,6 +76,11 @@ impl Operation {
             Self::Embeddings => "embeddings",
             Self::Completions => "text completions",
             Self::Rerank => "rerank",
+            Self::Transcriptions => "transcriptions",
+            Self::Translations => "translations",
+            Self::Speech => "speech",
+            Self::Images => "image generations",
+            Self::ImageEdits => "image edits",
         }
     }
 
@@ -72,11 +104,43 @@ pub struct Call {
     /// Whether the response was streamed.
     pub is_stream: bool,
     pub tokens: Tokens,
+    #[serde(default, skip_serializing_if = "Media::is_empty")]
+    pub media: Media,
     /// Whether the model has a price; otherwise the call is free.
     pub is_priced: bool,
     /// Time from the request to the first byte of the response; `None` if there was no response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_byte_ms: Option<u64>,
+}
+
+/// What a call used other than tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Media {
+    /// Milliseconds of audio that were transcribed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audio_ms: Option<u64>,
+    /// Characters of text that were read aloud.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub characters: Option<u64>,
+    /// The number of images that were made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub images: Option<u64>,
+}
+
+impl Media {
+    /// Returns whether the call used nothing but tokens.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.audio_ms.is_none() && self.characters.is_none() && self.images.is_none()
+    }
+
+    /// Returns the usage of a call that also used `tokens`.
+    #[must_use]
+    pub fn with(self, tokens: Tokens) -> Usage {
+        let Self { audio_ms, characters, images } = self;
+        let audio = audio_ms.map(Duration::from_millis);
+        Usage { audio, characters, images, ..tokens.into() }
+    }
 }
 
 /// Token usage of a call.
@@ -96,8 +160,6 @@ impl Tokens {
         self.input.saturating_add(self.output)
     }
 }
-
-impl Tokens {}
 
 impl From<Tokens> for Usage {
     fn from(tokens: Tokens) -> Self {

@@ -117,6 +117,15 @@ pub struct Usage {
     pub run_time: Duration,
     pub input_tokens: Option<u64>,
     pub output_tokens: Option<u64>,
+    /// The length of the audio that was transcribed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audio: Option<Duration>,
+    /// The number of characters that were read aloud.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub characters: Option<u64>,
+    /// The number of images that were made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub images: Option<u64>,
     /// The cost reported by the provider, which takes precedence over all rates.
     pub cost: Option<Usd>,
 }
@@ -130,10 +139,42 @@ pub enum Pricing {
     UsageBased {
         /// Display text; `None` means `Usage-based pricing`.
         estimate: Option<String>,
-        per_second: Option<f64>,
-        per_million_input_tokens: Option<f64>,
-        per_million_output_tokens: Option<f64>,
+        rates: Rates,
     },
+}
+
+/// Prices of usage, in dollars.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Rates {
+    pub per_second: Option<f64>,
+    pub per_million_input_tokens: Option<f64>,
+    pub per_million_output_tokens: Option<f64>,
+    pub per_audio_minute: Option<f64>,
+    pub per_million_characters: Option<f64>,
+    pub per_image: Option<f64>,
+}
+
+impl Rates {
+    /// Returns the unrounded price of a run.
+    fn dollars(&self, usage: &Usage) -> f64 {
+        let seconds = self.per_second.unwrap_or(0.0) * usage.run_time.as_secs_f64();
+        let minutes = usage.audio.unwrap_or_default().as_secs_f64() / 60.0;
+        let audio = self.per_audio_minute.unwrap_or(0.0) * minutes;
+        let images = self.per_image.unwrap_or(0.0) * number(usage.images);
+        let millions = [
+            (self.per_million_input_tokens, usage.input_tokens),
+            (self.per_million_output_tokens, usage.output_tokens),
+            (self.per_million_characters, usage.characters),
+        ];
+        let millions = millions.map(|(rate, count)| rate.unwrap_or(0.0) * number(count) / 1e6);
+        seconds + audio + images + millions.iter().sum::<f64>()
+    }
+
+    /// Returns whether tokens have a price.
+    #[must_use]
+    pub const fn has_tokens(&self) -> bool {
+        self.per_million_input_tokens.is_some() || self.per_million_output_tokens.is_some()
+    }
 }
 
 impl Pricing {
@@ -160,16 +201,8 @@ impl Pricing {
 
     /// Returns whether no rates are set, so that the model must report the cost.
     #[must_use]
-    pub const fn is_reported(&self) -> bool {
-        matches!(
-            self,
-            Self::UsageBased {
-                per_second: None,
-                per_million_input_tokens: None,
-                per_million_output_tokens: None,
-                ..
-            }
-        )
+    pub fn is_reported(&self) -> bool {
+        matches!(self, Self::UsageBased { rates, .. } if *rates == Rates::default())
     }
 
     /// Returns the unrounded price of a run in dollars, ignoring any reported cost.
@@ -177,24 +210,14 @@ impl Pricing {
     pub fn dollars(&self, usage: &Usage) -> f64 {
         match self {
             Self::Fixed { amount } => amount.dollars(),
-            Self::UsageBased {
-                per_second,
-                per_million_input_tokens,
-                per_million_output_tokens,
-                ..
-            } => {
-                let seconds = per_second.unwrap_or(0.0) * usage.run_time.as_secs_f64();
-                let input = tokens(*per_million_input_tokens, usage.input_tokens);
-                let output = tokens(*per_million_output_tokens, usage.output_tokens);
-                seconds + input + output
-            }
+            Self::UsageBased { rates, .. } => rates.dollars(usage),
         }
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "token counts stay far below 2^53")]
-fn tokens(dollars_per_million: Option<f64>, count: Option<u64>) -> f64 {
-    dollars_per_million.unwrap_or(0.0) * count.unwrap_or(0) as f64 / 1e6
+#[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
+fn number(count: Option<u64>) -> f64 {
+    count.unwrap_or(0) as f64
 }
 
 #[cfg(test)]
@@ -212,18 +235,41 @@ mod tests {
     }
 
     #[test]
+    fn pricing_charges_audio_characters_and_images() {
+        let rates = Rates {
+            per_audio_minute: Some(0.006),
+            per_million_characters: Some(15.0),
+            per_image: Some(0.04),
+            ..Rates::default()
+        };
+        let pricing = Pricing::UsageBased { estimate: None, rates };
+        assert!(!pricing.is_reported() && !rates.has_tokens());
+        let usage = Usage {
+            audio: Some(Duration::from_secs(30)),
+            characters: Some(1000),
+            images: Some(2),
+            ..Usage::default()
+        };
+        assert_eq!(pricing.charge(&usage), Usd::from_micros(3000 + 15_000 + 80_000));
+        assert_eq!(pricing.charge(&Usage::default()), Usd::ZERO);
+    }
+
+    #[test]
     fn pricing_charges_usage_unless_cost_is_reported() {
         let pricing = Pricing::UsageBased {
             estimate: None,
-            per_second: Some(0.5),
-            per_million_input_tokens: Some(2.0),
-            per_million_output_tokens: Some(4.0),
+            rates: Rates {
+                per_second: Some(0.5),
+                per_million_input_tokens: Some(2.0),
+                per_million_output_tokens: Some(4.0),
+                ..Rates::default()
+            },
         };
         let mut usage = Usage {
             run_time: Duration::from_millis(1500),
             input_tokens: Some(1000),
             output_tokens: Some(500),
-            cost: None,
+            ..Usage::default()
         };
         assert_eq!(pricing.charge(&usage), Usd::from_micros(750_000 + 2000 + 2000));
         usage.cost = Some(Usd::from_micros(7));

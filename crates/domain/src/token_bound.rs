@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::chat::{OUTPUT_TOKENS_RESERVED, Tokens, estimate};
+use super::chat::{Media, OUTPUT_TOKENS_RESERVED, Tokens, estimate};
 use super::raw_object::RawObject;
 
 /// Estimated number of tokens for an image or other non-text part, if the server does not count
@@ -249,6 +249,13 @@ impl TokenBound {
     #[must_use]
     pub const fn prompt_estimate(self) -> u64 {
         self.prompt.estimate()
+    }
+
+    /// Returns the maximum usage of a prediction other than tokens.
+    #[must_use]
+    pub const fn media(self) -> Media {
+        let characters = Some(self.echoed_bytes());
+        Media { audio_ms: None, characters, images: Some(self.answers) }
     }
 
     /// Returns whether the request limits its answers.

@@ -15,6 +15,7 @@ use orrery_domain::execution::{Execution, lane_of_model};
 use orrery_domain::ids::OrganizationId;
 use orrery_domain::money::Usd;
 use orrery_records::billing::{Payer, Price, Reservation};
+use orrery_records::files::Files;
 use orrery_records::key_policies;
 use orrery_runtime::new_id;
 use orrery_storage::Commit;
@@ -70,6 +71,12 @@ impl Engine {
     /// [`Error::OverQuota`], [`Error::Storage`].
     pub async fn check_room(&self, organization: OrganizationId) -> Result<(), Error> {
         self.inner.check_quota(organization, 0).await
+    }
+
+    /// Returns the files, for the outputs of calls.
+    #[must_use]
+    pub fn files(&self) -> &Files {
+        &self.inner.files
     }
 
     /// Acquires a permit of a catalog model, waiting until one is free.

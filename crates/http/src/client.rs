@@ -12,8 +12,8 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http_body_util::{BodyExt, Full};
-use hyper::body::{Body, Incoming};
+use http_body_util::BodyExt;
+use hyper::body::{Body as _, Incoming};
 use hyper::{HeaderMap, Request, StatusCode};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::capture_connection;
@@ -23,6 +23,7 @@ use tokio_rustls::TlsConnector;
 
 use super::answers::{self, SMALL};
 use super::basic_auth;
+use super::body;
 use super::connector::{self, Connector, Resolve, SystemResolver};
 use super::content;
 use super::egress::Policy;
@@ -126,7 +127,7 @@ pub struct Client {
     places: Arc<Places>,
 }
 
-type HyperClient = legacy::Client<Connector, Full<Bytes>>;
+type HyperClient = legacy::Client<Connector, body::Body>;
 
 /// Hyper's client. This client has no way to close its idle connections, so [`Shed::shed`] replaces
 /// the client. Requests in flight keep their connections.
@@ -280,7 +281,7 @@ impl Client {
     ) -> Result<Response, Error> {
         let name = request.uri().host().unwrap_or_default().to_owned();
         let host = Host { name: &name, is_secret: has_secret_host(&request) };
-        let mut request = request.map(Full::new);
+        let mut request = request.map(body::full);
         let connection = capture_connection(&mut request);
         let exchange = async {
             let answer = self.inner.get().request(request).await.map_err(|error| cause(&error))?;
@@ -295,15 +296,23 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::send`].
-    pub async fn open(
+    pub async fn open(&self, request: Request<Bytes>) -> Result<hyper::Response<Arriving>, Error> {
+        self.open_streaming(request.map(body::full)).await
+    }
+
+    /// Like [`Client::open`], for a request whose body is produced while it is sent.
+    ///
+    /// # Errors
+    /// As [`Client::send`].
+    pub async fn open_streaming(
         &self,
-        mut request: Request<Bytes>,
+        mut request: Request<body::Body>,
     ) -> Result<hyper::Response<Arriving>, Error> {
         basic_auth::take_from_url(&mut request);
         let place = self.places.take().await;
         let name = request.uri().host().unwrap_or_default().to_owned();
         let host = Host { name: &name, is_secret: has_secret_host(&request) };
-        let answer = self.inner.get().request(request.map(Full::new)).await;
+        let answer = self.inner.get().request(request).await;
         let answer = answer.map_err(|error| cause(&error));
         let answer = answer.inspect_err(|error| host.report(error))?;
         Ok(answer.map(|body| Arriving::new(body, place)))

@@ -10,7 +10,7 @@ use super::{NewResponse, Responses};
 use orrery_chat::{self as chat, Caller, Chat, Finished};
 use orrery_dialects::chat::read_answer;
 use orrery_dialects::responses::{Ids, failed, write_answer};
-use orrery_domain::chat::{Call, Operation, Tokens};
+use orrery_domain::chat::{Call, Media, Operation, Tokens};
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::execution::{Execution, Fault, Status, Work};
 use orrery_domain::ids::{ExecutionId, OrganizationId};
@@ -88,6 +88,7 @@ impl Background {
             is_upstream: false,
             is_stream: false,
             tokens: Tokens::default(),
+            media: Media::default(),
             is_priced: false,
             first_byte_ms: None,
         };

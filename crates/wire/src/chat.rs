@@ -326,10 +326,13 @@ pub enum ModelKind {
     Embeddings,
     Completions,
     Rerank,
+    Transcriptions,
+    Speech,
+    Images,
 }
 
 /// A price in US dollars, including this service's platform fee.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Default, Serialize, JsonSchema)]
 #[schemars(rename = "RouterModelPricing")]
 pub struct ModelPricing {
     /// The price per answer.
@@ -340,6 +343,15 @@ pub struct ModelPricing {
     pub per_million_input_tokens: Option<f64>,
     /// The price per million tokens of the answer.
     pub per_million_output_tokens: Option<f64>,
+    /// The price per minute of audio that is transcribed or translated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per_audio_minute: Option<f64>,
+    /// The price per million characters of text that are read aloud.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per_million_characters: Option<f64>,
+    /// The price per image.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per_image: Option<f64>,
 }
 
 /// How current the upstream's model list is.

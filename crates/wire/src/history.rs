@@ -100,6 +100,15 @@ pub struct Call {
     pub output_tokens: u64,
     /// Whether the token counts are estimated because the model did not report them.
     pub tokens_estimated: bool,
+    /// Seconds of audio that were transcribed. Absent for other operations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub audio_seconds: Option<f64>,
+    /// Characters of text that were read aloud. Absent for other operations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub characters: Option<u64>,
+    /// The number of images that were made. Absent for other operations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub images: Option<u64>,
     /// Whether the model has a price. Otherwise, the call is free.
     pub priced: bool,
     /// Seconds from the request to the first byte of the answer.
@@ -115,6 +124,11 @@ pub enum CallOperation {
     Embeddings,
     Completions,
     Rerank,
+    Transcriptions,
+    Translations,
+    Speech,
+    Images,
+    ImageEdits,
 }
 
 impl From<&chat::Call> for Call {
@@ -126,12 +140,20 @@ impl From<&chat::Call> for Call {
                 chat::Operation::Embeddings => CallOperation::Embeddings,
                 chat::Operation::Completions => CallOperation::Completions,
                 chat::Operation::Rerank => CallOperation::Rerank,
+                chat::Operation::Transcriptions => CallOperation::Transcriptions,
+                chat::Operation::Translations => CallOperation::Translations,
+                chat::Operation::Speech => CallOperation::Speech,
+                chat::Operation::Images => CallOperation::Images,
+                chat::Operation::ImageEdits => CallOperation::ImageEdits,
             },
             upstream: call.is_upstream,
             stream: call.is_stream,
             input_tokens: call.tokens.input,
             output_tokens: call.tokens.output,
             tokens_estimated: call.tokens.is_estimated,
+            audio_seconds: call.media.audio_ms.map(|ms| Duration::from_millis(ms).as_secs_f64()),
+            characters: call.media.characters,
+            images: call.media.images,
             priced: call.is_priced,
             first_byte_time: first_byte.map(|time| time.as_secs_f64()),
         }

@@ -33,6 +33,7 @@ pub mod key_policy;
 pub mod legacy;
 pub mod limits;
 pub mod mcp;
+pub mod media;
 pub mod member;
 pub mod messages;
 pub mod metadata;

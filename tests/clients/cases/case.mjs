@@ -7,6 +7,7 @@ export const {
   ORRERY_TEST_WORKFLOWS: WORKFLOWS,
   ORRERY_TEST_KEY: KEY,
 } = process.env;
+export const [EARS, VOICE, BRUSH] = ["ears", "voice", "brush"];
 export const [FAR, NEAR, TINY, VECTORS] = ["vendor/far", "near", "tiny", "vectors"];
 
 export async function run(cases) {

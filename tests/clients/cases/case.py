@@ -13,6 +13,8 @@ KEY, SECURE_KEY = os.environ["ORRERY_TEST_KEY"], os.environ["ORRERY_TEST_SECURE_
 WRONG_KEY = "smk_wrong"
 # A model of the upstream, a model on a server with a manifest, a local model, and one for embeddings.
 FAR, NEAR, TINY, VECTORS = "vendor/far", "near", "tiny", "vectors"
+# Models for audio and images on a server with manifests.
+EARS, VOICE, BRUSH = "ears", "voice", "brush"
 # The fake upstream's tool arguments and structured answers: see `value` in `upstream.py`.
 TEXT, NUMBER = "Rome", 3
 # Options for the random model. Without a seed, it might reach `max_tokens` before a call or an object is complete.

@@ -18,8 +18,8 @@ use super::within;
 enum Line {
     /// Status, headers, and text.
     Whole(u16, Vec<(&'static str, String)>, String),
-    /// The chunks of a stream, until the sender is dropped; an empty chunk breaks the connection.
-    Stream(mpsc::UnboundedReceiver<Bytes>),
+    /// The media type and the chunks of a stream, until the sender is dropped; an empty chunk breaks the connection.
+    Stream(&'static str, mpsc::UnboundedReceiver<Bytes>),
     /// No answer; the request lasts until the client disconnects.
     Silence,
 }
@@ -146,8 +146,13 @@ impl Upstream {
 
     /// Queues a stream as an answer; returns the handle to write it.
     pub(crate) fn streams(&self) -> Feed {
+        self.streams_as("text/event-stream")
+    }
+
+    /// Queues a stream of this media type as an answer; returns the handle to write it.
+    pub(crate) fn streams_as(&self, media_type: &'static str) -> Feed {
         let (sender, pieces) = mpsc::unbounded_channel();
-        self.put(Line::Stream(pieces));
+        self.put(Line::Stream(media_type, pieces));
         Feed(sender)
     }
 
@@ -203,7 +208,7 @@ impl State {
                 let _until_the_client_goes = open;
                 std::future::pending().await
             }
-            Line::Stream(pieces) => {
+            Line::Stream(media_type, pieces) => {
                 let state = (pieces, open);
                 let stream =
                     futures_util::stream::unfold(state, |(mut pieces, mut open)| async move {
@@ -218,7 +223,7 @@ impl State {
                         }
                         Some((Ok(piece), (pieces, open)))
                     });
-                let answer = hyper::Response::builder().header("content-type", "text/event-stream");
+                let answer = hyper::Response::builder().header("content-type", media_type);
                 answer.body(body::stream(stream)).unwrap()
             }
         }

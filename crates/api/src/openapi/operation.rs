@@ -300,6 +300,15 @@ fn describe(
             "application/json": {"schema": schemas.answer(schema, warns)},
             EVENTS: {"schema": schemas.answer(data, false)},
         }),
+        Content::JsonOrText(schema) => json!({
+            "application/json": {"schema": schemas.answer(schema, warns)},
+            "text/plain": {"schema": {"type": "string"}},
+        }),
+        Content::JsonTextOrEvents(schema, data) => json!({
+            "application/json": {"schema": schemas.answer(schema, warns)},
+            "text/plain": {"schema": {"type": "string"}},
+            EVENTS: {"schema": schemas.answer(data, false)},
+        }),
         Content::Json(schema) => {
             json!({"application/json": {"schema": schemas.answer(schema, warns)}})
         }

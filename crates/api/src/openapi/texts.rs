@@ -121,6 +121,7 @@ const TAGS: &[(&str, &str, &str)] = &[
          decisions and exchanges of the agent in one list.",
     ),
     ("chat", "chat", "Chat completions and embeddings in OpenAI's format."),
+    ("media", "chat", "Transcripts, speech and images in OpenAI's format."),
     ("responses", "responses", "Responses in OpenAI's format, answered by any chat model."),
     ("messages", "messages", "Messages in Anthropic's format, answered by any chat model."),
     ("decisions", "decisions", "Typed questions about a text, answered with probabilities."),

@@ -20,7 +20,7 @@ use orrery_config::values::{
     self, duration, json, number, one_of, parsed, problem, string, text, whole,
 };
 use orrery_domain::classify::ErrorClass;
-use orrery_domain::model::{OutputType, Pricing, Slug};
+use orrery_domain::model::{OutputType, Pricing, Rates, Slug};
 use orrery_domain::money::Usd;
 use orrery_domain::retry::{self, Policy};
 use orrery_domain::spelling;
@@ -378,9 +378,14 @@ fn cost(section: &mut Section<'_>) -> Option<Cost> {
         }
         Some(CostType::UsageBased) => Pricing::UsageBased {
             estimate: section.optional("estimate", string),
-            per_second: section.optional("per_second", dollars()),
-            per_million_input_tokens: section.optional("per_million_input_tokens", dollars()),
-            per_million_output_tokens: section.optional("per_million_output_tokens", dollars()),
+            rates: Rates {
+                per_second: section.optional("per_second", dollars()),
+                per_million_input_tokens: section.optional("per_million_input_tokens", dollars()),
+                per_million_output_tokens: section.optional("per_million_output_tokens", dollars()),
+                per_audio_minute: section.optional("per_audio_minute", dollars()),
+                per_million_characters: section.optional("per_million_characters", dollars()),
+                per_image: section.optional("per_image", dollars()),
+            },
         },
     };
     Some(Cost { pricing, report })

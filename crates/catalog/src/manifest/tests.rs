@@ -161,7 +161,7 @@ fn manifest_runner_refuses_invalid_values() {
         ("type = 'openai'\nmodel = 'm'\nurl = 'http://a'", "1:1 `runner.kind` is missing"),
         (
             "type = 'openai'\nmodel = 'm'\nurl = 'http://a'\nkind = 'talk'",
-            "5:8 `runner.kind`: expected one of \"chat\", \"embeddings\", \"images\", \"completions\", \"rerank\", found",
+            "5:8 `runner.kind`: expected one of \"chat\", \"embeddings\", \"images\", \"completions\", \"rerank\", \"transcriptions\", \"speech\", found",
         ),
         ("type = 'openai'\nkind = 'chat'\nurl = 'http://a'", "1:1 `runner.model` is missing"),
         ("type = 'cog'", "1:1 `runner.url` is missing"),
@@ -236,7 +236,11 @@ fn manifest_runner_refuses_keys_of_other_types() {
     }
     for (kind, own) in [
         ("fixed", "amount report"),
-        ("usage_based", "estimate per_second per_million_input_tokens report"),
+        (
+            "usage_based",
+            "estimate per_second per_million_input_tokens per_audio_minute per_million_characters \
+             per_image report",
+        ),
     ] {
         let own: Vec<&str> = own.split(' ').collect();
         for key in [
@@ -244,6 +248,9 @@ fn manifest_runner_refuses_keys_of_other_types() {
             "estimate = 'x'",
             "per_second = 1",
             "per_million_input_tokens = 1",
+            "per_audio_minute = 1",
+            "per_million_characters = 1",
+            "per_image = 1",
             "report = '/x'",
         ] {
             let name = key.split(' ').next().unwrap();

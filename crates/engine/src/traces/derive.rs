@@ -357,6 +357,11 @@ const fn operation(operation: Operation) -> &'static str {
         Operation::Embeddings => "embeddings",
         Operation::Completions => "text_completion",
         Operation::Rerank => "rerank",
+        Operation::Transcriptions => "transcription",
+        Operation::Translations => "translation",
+        Operation::Speech => "speech",
+        Operation::Images => "image_generation",
+        Operation::ImageEdits => "image_edit",
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -81,6 +81,17 @@ impl IncomingBlob {
         Written { digest: Digest(sum), size: self.size }
     }
 
+    /// Reads bytes that have been written.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub(super) fn read_at(&self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+        let left = self.size.saturating_sub(offset);
+        let mut bytes = vec![0; length.min(usize::try_from(left).unwrap_or(usize::MAX))];
+        self.file.read_exact_at(&mut bytes, offset)?;
+        Ok(bytes)
+    }
+
     /// Moves the blob to its final path. The blob is durable when this function returns.
     ///
     /// An existing blob with the same digest is replaced, even if that blob is intact. The time
@@ -142,7 +153,9 @@ impl BlobStore {
         make_shard(&incoming)?;
         let name: FileId = new_id();
         let path = incoming.join(name.to_string());
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true).mode(0o600);
+        let file = options.open(&path)?;
         let blobs = self.clone();
         Ok(IncomingBlob {
             blobs,

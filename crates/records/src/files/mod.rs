@@ -26,7 +26,7 @@ use self::blobs::{BlobStore, IncomingBlob};
 pub use self::deletion::BlobPin;
 pub use self::list::{Listed, Usage};
 pub use self::rows::{of_reference, references};
-pub use self::upload::{Announced, Receiving, Refusal};
+pub use self::upload::{Announced, Receiving, Refusal, Temporary};
 use crate::limits;
 use crate::signed_urls::SignedUrls;
 use orrery_domain::file::{self, Digest, File, FileSource, NAME_MAX, Upload};

@@ -3,6 +3,7 @@
 //! An upload may be presigned first; its bytes must then match the declared size and hash. If an
 //! upload is interrupted, is too large or does not match, none of its bytes are kept.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -196,6 +197,17 @@ impl Receiving {
         Ok(())
     }
 
+    /// Returns the received bytes for a request that needs them only while it runs.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`], [`Error::Disk`].
+    pub async fn into_temporary(mut self) -> Result<Temporary, Error> {
+        let block = std::mem::take(&mut self.block);
+        let before = written(&mut self.writing).await?;
+        let blob = written(&mut write_behind(before, block)).await?;
+        Ok(Temporary { size: blob.written().size, blob: Arc::new(blob) })
+    }
+
     /// Turns the received bytes into a file. If the upload was presigned, the file replaces the
     /// pending upload. When this function returns, the file is durable.
     ///
@@ -263,6 +275,30 @@ impl From<&Upload> for Announced {
             keep: upload.keep_seconds.map(Duration::from_secs),
             key: upload.key,
         }
+    }
+}
+
+/// Bytes on disk that belong to one request. They are deleted with their last clone.
+#[derive(Debug, Clone)]
+pub struct Temporary {
+    blob: Arc<IncomingBlob>,
+    size: u64,
+}
+
+impl Temporary {
+    /// Returns the size in bytes.
+    #[must_use]
+    pub const fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Returns up to `length` bytes from `offset`.
+    ///
+    /// # Errors
+    /// [`Error::Disk`].
+    pub async fn read_at(&self, offset: u64, length: usize) -> Result<Vec<u8>, Error> {
+        let blob = Arc::clone(&self.blob);
+        blocking(move || Ok(blob.read_at(offset, length)?)).await
     }
 }
 

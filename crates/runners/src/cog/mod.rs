@@ -186,6 +186,7 @@ impl CogRunner {
             input_tokens: count("input_token_count"),
             output_tokens: count("output_token_count"),
             cost,
+            ..Usage::default()
         };
         let what = match text("status") {
             "succeeded" => {

@@ -44,6 +44,7 @@ pub use self::lease::Lease;
 use self::lease::report;
 use super::Health;
 use crate::openai::stream_options::Refusal;
+use orrery_http::Body;
 use orrery_http::client::{self, Client, Limits, Overflow, Response};
 use orrery_http::connector;
 use orrery_http::places::Arriving;
@@ -252,10 +253,23 @@ impl Pool {
         self.exchange(request, |request| client.open(request), hyper::Response::status).await
     }
 
-    async fn exchange<T, E, F>(
+    /// Sends a request like [`Pool::open`], whose body is produced while it is sent.
+    ///
+    /// # Errors
+    /// The same errors as [`Pool::send`].
+    pub async fn open_streaming<E>(
         &self,
-        request: impl Fn(&str) -> Result<Request<Bytes>, E>,
-        send: impl Fn(Request<Bytes>) -> F,
+        client: &Client,
+        request: impl Fn(&str) -> Result<Request<Body>, E>,
+    ) -> Result<(hyper::Response<Arriving>, Lease), Error<E>> {
+        let open = |request| client.open_streaming(request);
+        self.exchange(request, open, hyper::Response::status).await
+    }
+
+    async fn exchange<T, E, F, B>(
+        &self,
+        request: impl Fn(&str) -> Result<Request<B>, E>,
+        send: impl Fn(Request<B>) -> F,
         status: impl Fn(&T) -> StatusCode,
     ) -> Result<(T, Lease), Error<E>>
     where

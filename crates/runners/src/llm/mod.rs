@@ -177,9 +177,12 @@ impl Options {
     fn interface(&self) -> Option<ModelInterface> {
         let (schema, output_type) = match self.kind() {
             Kind::Chat => (chat_schema(), OutputType::String),
-            kind @ (Kind::Embeddings | Kind::Images | Kind::Completions | Kind::Rerank) => {
-                (kind.schema(), OutputType::Array)
-            }
+            kind @ (Kind::Embeddings
+            | Kind::Images
+            | Kind::Completions
+            | Kind::Rerank
+            | Kind::Transcriptions
+            | Kind::Speech) => (kind.schema(), OutputType::Array),
         };
         let schema = Schema::compile(&schema).ok()?;
         Some(ModelInterface { schema: Arc::new(schema), output_type })
@@ -291,7 +294,7 @@ impl Runner for LlmRunner {
     fn server(&self, operation: Operation) -> Option<Server> {
         let kind = self.process.options.kind();
         let continues_text = kind == Kind::Chat && operation == Operation::Completions;
-        let serves = continues_text || kind.operation() == Some(operation);
+        let serves = continues_text || kind.operations().contains(&operation);
         serves.then(|| Server::Process(Arc::clone(&self.process)))
     }
 

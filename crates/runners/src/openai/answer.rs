@@ -28,6 +28,8 @@ use orrery_http::places::Arriving;
 use orrery_http::sse::HEARTBEAT;
 use orrery_runtime as runtime;
 
+/// The media type of arbitrary bytes.
+const BYTES: &str = "application/octet-stream";
 /// Longest event of a stream in bytes: an image is one event.
 pub const EVENT_MAX: usize = 16 * 1024 * 1024;
 /// Values of `Content-Encoding` that mean no coding, including charsets, which belong in
@@ -338,6 +340,20 @@ pub fn parse(operation: Option<Operation>, name: &str, text: &[u8]) -> Result<Ra
             let is_list = |name| answer.value::<Vec<IgnoredAny>>(name).is_some();
             is_list("results") || is_list("data")
         }
+        Some(Operation::Transcriptions | Operation::Translations) => {
+            answer.value::<Cow<'_, str>>("text").is_some()
+        }
+        Some(Operation::Images | Operation::ImageEdits) => {
+            let images: Vec<RawObject> = answer.value("data").unwrap_or_default();
+            let is_image = |image: &RawObject| {
+                let is_text =
+                    |name| image.value::<Cow<'_, str>>(name).is_some_and(|it| !it.is_empty());
+                is_text("b64_json") || is_text("url")
+            };
+            !images.is_empty() && images.iter().all(is_image)
+        }
+        // Its answers are bytes.
+        Some(Operation::Speech) => false,
     };
     if is_answer && !may_be_failure {
         return Ok(answer);
@@ -348,6 +364,27 @@ pub fn parse(operation: Option<Operation>, name: &str, text: &[u8]) -> Result<Ra
         None if is_answer => Ok(answer),
         None => Err(misunderstood(name, "its answer has none of the requested content")),
     }
+}
+
+/// Checks the start of a response that should be audio, and returns its media type.
+///
+/// # Errors
+/// [`Failure`] for an empty response, for JSON, which is the server's error, and for text.
+pub fn audio_type(name: &str, headers: &HeaderMap, start: &[u8]) -> Result<String, Failure> {
+    if start.is_empty() {
+        return Err(misunderstood(name, "its answer is empty"));
+    }
+    let declared = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("");
+    let declared = declared.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let is_audio = declared.starts_with("audio/");
+    // No container of audio begins with these bytes, but raw samples may.
+    let is_text = !is_audio && matches!(start.trim_ascii_start().first(), Some(b'{' | b'[' | b'<'));
+    if is_text || declared.starts_with("text/") || declared.ends_with("json") {
+        let said = serde_json::from_slice(start).ok().and_then(|said| shape::failure_in(&said));
+        let otherwise = || misunderstood(name, "its answer is text, not audio");
+        return Err(said.unwrap_or_else(otherwise));
+    }
+    Ok(if is_audio { declared } else { BYTES.to_owned() })
 }
 
 /// Returns the text of a complete response, in UTF-8 and without a byte-order mark.

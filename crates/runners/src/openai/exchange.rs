@@ -1,6 +1,8 @@
 //! Builds an OpenAI API request from a prediction's input, and interprets the response. The runner
 //! decides where and how to send the request.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
 use hyper::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Request, Response};
@@ -151,7 +153,24 @@ impl Exchange<'_> {
             let failure = refused(name, status, headers, said, self.authorization);
             return Err(self.answered(status, failure));
         }
+        if self.kind == Kind::Speech {
+            return self.speech(job, headers, said);
+        }
         self.parse_whole(job, utf8(name, headers, said.clone())?).await
+    }
+
+    /// Returns the audio of a response as a `data:` URL.
+    fn speech(
+        &self,
+        job: &Job,
+        headers: &HeaderMap,
+        said: &Bytes,
+    ) -> Result<(Value, Usage), failure::Failure> {
+        let kind = answer::audio_type(&self.model.name, headers, said)?;
+        let output = format!("data:{kind};base64,{}", STANDARD.encode(said));
+        let text = job.input.get("input").and_then(Value::as_str).unwrap_or_default();
+        let characters = Some(text.chars().count() as u64);
+        Ok((output.into(), Usage { characters, ..Usage::default() }))
     }
 
     async fn parse_whole(
@@ -307,9 +326,11 @@ impl Exchange<'_> {
         let items: Option<Vec<Value>> = match self.kind {
             Kind::Images => data.iter().map(image).collect(),
             Kind::Rerank => data.iter().map(relevance).collect(),
-            Kind::Chat | Kind::Completions | Kind::Embeddings => {
-                data.iter().map(|item| item.get("embedding").cloned()).collect()
-            }
+            Kind::Chat
+            | Kind::Completions
+            | Kind::Embeddings
+            | Kind::Transcriptions
+            | Kind::Speech => data.iter().map(|item| item.get("embedding").cloned()).collect(),
         };
         let mut items = items.filter(|items| !items.is_empty());
         let is_one =
@@ -323,12 +344,19 @@ impl Exchange<'_> {
             Some(items) => Value::Array(std::mem::take(items)),
         };
         let counts = body.as_object().and_then(shape::counts_in).unwrap_or_default();
-        let usage = match self.kind {
+        let mut usage = match self.kind {
             Kind::Images if counts == Counts::default() => Usage::default(),
-            Kind::Chat | Kind::Completions | Kind::Embeddings | Kind::Rerank | Kind::Images => {
-                used(job, counts, 0)
-            }
+            Kind::Chat
+            | Kind::Completions
+            | Kind::Embeddings
+            | Kind::Rerank
+            | Kind::Images
+            | Kind::Transcriptions
+            | Kind::Speech => used(job, counts, 0),
         };
+        if self.kind == Kind::Images {
+            usage.images = output.as_array().map(|images| images.len() as u64);
+        }
         Ok((output, usage))
     }
 }
@@ -346,7 +374,7 @@ impl Whole {
         let unread =
             |error: content::Error| unexpected(name, &format!("its answer: {error}"), said);
         content::check_values(said).map_err(unread)?;
-        let operation = kind.operation().filter(|operation| operation.writes_text());
+        let operation = Some(kind.predicts()).filter(|operation| operation.writes_text());
         let repaired = answer::parse(operation, name, said).err().map(|failure| {
             let text = shape::repaired(said).ok_or(failure)?;
             answer::parse(operation, name, &text).map(|_answer| text)

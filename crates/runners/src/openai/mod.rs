@@ -1,5 +1,5 @@
 //! The runner `openai`: any OpenAI-compatible server (llama-server, vLLM, Ollama, …), for chat,
-//! text completions, embeddings, reranking and images.
+//! text completions, embeddings, reranking, images, transcription and speech.
 //!
 //! Text is always requested as a stream, so that dropping the run on cancellation closes the
 //! connection and the server stops. The server's token counts are reported as usage. The runner
@@ -32,6 +32,7 @@ use orrery_config::reader::Section;
 use orrery_config::values::{self, one_of};
 use orrery_domain::attempt;
 use orrery_domain::chat::Operation;
+use orrery_domain::classify::ErrorClass;
 use orrery_domain::model::Usage;
 use orrery_http::client::{Client, Limits, Overflow};
 use orrery_runtime as runtime;
@@ -44,6 +45,8 @@ pub enum Kind {
     Images,
     Completions,
     Rerank,
+    Transcriptions,
+    Speech,
 }
 
 /// The manifest section of this runner type.
@@ -66,7 +69,7 @@ struct Options {
 
 impl Options {
     fn is_for(&self, operation: Operation) -> bool {
-        self.kind.operation() == Some(operation)
+        self.kind.operations().contains(&operation)
     }
 
     fn read(section: &mut Section<'_>, folder: &Path) -> Option<Self> {
@@ -115,18 +118,40 @@ struct OpenAiRunner {
 
 impl Kind {
     /// All kinds of models.
-    const ALL: [Self; 5] =
-        [Self::Chat, Self::Embeddings, Self::Images, Self::Completions, Self::Rerank];
+    const ALL: [Self; 7] = [
+        Self::Chat,
+        Self::Embeddings,
+        Self::Images,
+        Self::Completions,
+        Self::Rerank,
+        Self::Transcriptions,
+        Self::Speech,
+    ];
 
-    /// Returns the chat router operation that this kind of model serves.
+    /// Returns the chat router operations that this kind of model serves.
     #[must_use]
-    pub const fn operation(self) -> Option<Operation> {
+    pub const fn operations(self) -> &'static [Operation] {
         match self {
-            Self::Chat => Some(Operation::Chat),
-            Self::Embeddings => Some(Operation::Embeddings),
-            Self::Completions => Some(Operation::Completions),
-            Self::Rerank => Some(Operation::Rerank),
-            Self::Images => None,
+            Self::Chat => &[Operation::Chat],
+            Self::Embeddings => &[Operation::Embeddings],
+            Self::Completions => &[Operation::Completions],
+            Self::Rerank => &[Operation::Rerank],
+            Self::Images => &[Operation::Images, Operation::ImageEdits],
+            Self::Transcriptions => &[Operation::Transcriptions, Operation::Translations],
+            Self::Speech => &[Operation::Speech],
+        }
+    }
+
+    /// Returns the operation of a prediction.
+    const fn predicts(self) -> Operation {
+        match self {
+            Self::Chat => Operation::Chat,
+            Self::Embeddings => Operation::Embeddings,
+            Self::Completions => Operation::Completions,
+            Self::Rerank => Operation::Rerank,
+            Self::Images => Operation::Images,
+            Self::Transcriptions => Operation::Transcriptions,
+            Self::Speech => Operation::Speech,
         }
     }
 
@@ -144,6 +169,8 @@ impl Kind {
             Self::Images => "images",
             Self::Completions => "completions",
             Self::Rerank => "rerank",
+            Self::Transcriptions => "transcriptions",
+            Self::Speech => "speech",
         }
     }
 
@@ -208,15 +235,41 @@ impl Kind {
                     "top_n": {"type": "integer", "minimum": 1},
                 },
             }),
+            Self::Transcriptions => transcription_schema(),
+            Self::Speech => speech_schema(),
         }
     }
 
     const fn path(self) -> &'static str {
-        match self.operation() {
-            Some(operation) => operation.path(),
-            None => "/images/generations",
-        }
+        self.predicts().path()
     }
+}
+
+fn transcription_schema() -> Value {
+    json!({
+        "type": "object",
+        "required": ["file"],
+        "properties": {
+            "file": {"type": "string", "description": "An audio file as a data: URL"},
+            "language": {"type": "string"},
+            "prompt": {"type": "string"},
+            "temperature": {"type": "number", "minimum": 0, "maximum": 1},
+        },
+    })
+}
+
+fn speech_schema() -> Value {
+    json!({
+        "type": "object",
+        "required": ["input"],
+        "properties": {
+            "input": {"type": "string", "description": "The text to read aloud"},
+            "voice": {"type": "string"},
+            "response_format": {"type": "string"},
+            "speed": {"type": "number", "minimum": 0.25, "maximum": 4},
+            "instructions": {"type": "string"},
+        },
+    })
 }
 
 impl OpenAiRunner {
@@ -224,12 +277,21 @@ impl OpenAiRunner {
         let Options { kind, authorization, .. } = &*self.options;
         let authorization = authorization.as_ref();
         let exchange = Exchange { kind: *kind, model: &self.model, authorization };
+        if *kind == Kind::Transcriptions {
+            let what = "is for POST /v1/audio/transcriptions and POST /v1/audio/translations; \
+                        predictions cannot send it files";
+            return Err(exchange.failure(ErrorClass::InvalidUserInput, what));
+        }
         let ask = |options| self.ask(&exchange, job, options);
         let answer = match kind {
             Kind::Chat | Kind::Completions => {
                 ask_with_options(&self.servers.stream_options, false, ask).await
             }
-            Kind::Embeddings | Kind::Images | Kind::Rerank => ask(StreamOptions::Omitted).await,
+            Kind::Embeddings
+            | Kind::Images
+            | Kind::Rerank
+            | Kind::Transcriptions
+            | Kind::Speech => ask(StreamOptions::Omitted).await,
         };
         answer.map_err(|failure| exchange.named(failure))
     }

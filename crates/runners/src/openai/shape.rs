@@ -232,10 +232,8 @@ pub fn completion_of(operation: Operation, text: &[u8]) -> Option<Vec<u8>> {
         }
         json!({"index": index, "message": message, "finish_reason": reason})
     });
-    let object = match operation {
-        Operation::Completions => "text_completion",
-        Operation::Chat | Operation::Embeddings | Operation::Rerank => "chat.completion",
-    };
+    let is_text = operation == Operation::Completions;
+    let object = if is_text { "text_completion" } else { "chat.completion" };
     completion.insert("object".to_owned(), object.into());
     completion.insert("choices".to_owned(), whole.collect());
     serde_json::to_vec(&completion).ok()
