@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use super::ending::Ending;
 use super::error::{Error, Failure};
 use super::meter::Meter;
 use super::request::Request;
@@ -21,12 +22,11 @@ use super::service::{Chat, Inner};
 use super::tokens::InFlight;
 use super::upstream::{Asked, EVENTS, JSON, Limits, Opened};
 use super::whole::Whole;
-use orrery_domain::chat::{self, Media, Operation, Tokens};
+use orrery_domain::chat::{Media, Operation, Tokens};
 use orrery_domain::classify::ErrorClass;
-use orrery_domain::execution::{Execution, Fault, Source, Status, Work};
+use orrery_domain::execution::{Execution, Source};
 use orrery_domain::ids::{ExecutionId, KeyId, OrganizationId};
 use orrery_domain::money::Usd;
-use orrery_domain::payload::Payload;
 use orrery_domain::time::Timestamp;
 use orrery_domain::trace::{self, Trace};
 use orrery_engine::{self as engine, EndedCall, ModelPermit};
@@ -520,67 +520,6 @@ impl Call {
                 Ok(())
             }
             None => self.inner.engine.record_call(ended).await,
-        }
-    }
-}
-
-/// The facts of a call that its end does not change.
-pub(super) struct Ending<'c> {
-    pub(super) id: ExecutionId,
-    pub(super) trace: &'c Trace,
-    pub(super) caller: Caller,
-    pub(super) created_at: Timestamp,
-    pub(super) operation: Operation,
-    pub(super) requested_model: &'c str,
-}
-
-impl Ending<'_> {
-    /// Returns the row of the call for the history.
-    pub(super) fn execution(
-        self,
-        inner: &Inner,
-        candidate: &Candidate,
-        end: &End,
-        came: &Came,
-    ) -> Execution {
-        let Self { id, trace, caller, created_at, operation, requested_model } = self;
-        let Caller { organization, key, source } = caller;
-        let (status, failure) = match end {
-            End::Done => (Status::Success, None),
-            End::Cancelled => (Status::Cancelled, None),
-            End::Failed(failure) => (Status::Error, Some(failure)),
-        };
-        let now = inner.clock.now();
-        let first_byte_ms =
-            came.first_byte.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
-        let call = chat::Call {
-            operation,
-            model: candidate.name.clone(),
-            requested_model: requested_model.to_owned(),
-            is_upstream: candidate.local.is_none(),
-            is_stream: came.is_stream,
-            tokens: came.tokens,
-            media: came.media,
-            is_priced: candidate.price.is_known(),
-            first_byte_ms,
-        };
-        Execution {
-            id,
-            organization,
-            key,
-            source,
-            status,
-            input: Payload::nothing(),
-            work: Work::Chat(call),
-            output: None,
-            fault: failure.map(|failure| Fault::of(&failure.recorded())),
-            cost: came.cost,
-            reserved: Usd::ZERO,
-            webhook: None,
-            created_at,
-            started_at: Some(created_at),
-            completed_at: Some(now.max(created_at)),
-            origin: trace.origin(),
         }
     }
 }

@@ -13,6 +13,7 @@
 //! | `aliases` | the models that clients' IDs stand for |
 //! | `upstream` | one attempt: connection and first byte; `runners::openai` parses |
 //! | `call` | running a call from admission to record |
+//! | `ending` | the history row of an ended call |
 //! | `relay`, `whole` | returning a streamed or a non-streamed answer |
 //! | `rerank` | the common form of rerank answers |
 //! | `meter`, `content` | the usage of an answer, and the text that the history stores |
@@ -34,6 +35,7 @@ mod allowance;
 mod call;
 mod content;
 mod count;
+mod ending;
 mod error;
 mod meter;
 mod models;
