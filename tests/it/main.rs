@@ -73,6 +73,7 @@ mod mcp;
 mod messages;
 mod models;
 mod named_secrets;
+mod oidc;
 mod ollama;
 mod one_port;
 mod openai_client;
