@@ -150,6 +150,7 @@ function Frame({ screen }) {
   const [isOpen, setOpen] = useState(false);
   // The code that keeps lists up to date is loaded after the visible part.
   useEffect(() => {
+    if (session.value.needs_second_factor) return undefined;
     const abort = new AbortController();
     import("./live.js").then(
       (live) => live.followChanges(abort.signal),
@@ -157,7 +158,7 @@ function Frame({ screen }) {
     );
     return () => abort.abort();
     // Following changes ends with the session, and restarts after a log-in.
-  }, [Boolean(interrupted.value)]);
+  }, [Boolean(interrupted.value), session.value.needs_second_factor]);
   // The member's permissions can change while a page is open.
   useEffect(() => onChanges(["session"], () => refreshSession({ isOwn: true }).catch(() => null)), []);
   const { member, organization } = session.value;
@@ -242,17 +243,52 @@ function LogInForm({ email: known, onDone }) {
     <${Button} kind="primary" type="submit" busy=${state.busy}>Log in</${Button}></form>`;
 }
 
+// Why the identity provider's log-in did not succeed, by the word in the address.
+const SSO = {
+  denied: "Your identity provider refused the log-in.",
+  expired: "The log-in took too long, or it was begun in another browser. Try again.",
+  provider: "The identity provider cannot be reached, or it is not set up correctly. The log of the service says why.",
+  token: "The answer of the identity provider was refused. The log of the service says why.",
+  groups: "None of your groups gives you access. Ask the person who runs this service.",
+  email: "Your identity provider sends no verified email address.",
+  taken: "A member with your email address exists already and logs in with a password.",
+  throttled: "Too many log-ins have failed. Wait a moment and try again.",
+  failed: "The log-in failed. The log of the service says why.",
+};
+
+// `target`: where the identity provider opens; "_blank" keeps this page.
+function SignOn({ target }) {
+  const label = session.value?.sign_on;
+  if (!label) return null;
+  const why = SSO[place.value.query.get("sso")];
+  return html`<div class="stack">${why ? html`<${Notice} kind="error">${why}</${Notice}>` : null}
+    <a class="button plain wide" href=${`${BASE}/session/oidc`} target=${target} rel=${target ? "noopener" : undefined}><${Icon} name="circle-user" /><span>${label}</span></a></div>`;
+}
+
 function LogIn() {
   const done = async () => {
     session.value = await refreshSession();
   };
-  return html`<${Door} title="Log in"><${LogInForm} onDone=${done} />
+  return html`<${Door} title="Log in"><${SignOn} /><${LogInForm} onDone=${done} />
     <p class="quiet">Forgot your password? The Owner of your organization can create a link to reset it. The Owner's own link comes from the command <code>orrery owner link</code>.</p></${Door}>`;
 }
 
 // Shown if the session ends while a page is in use: the page stays open below the log-in.
 function Interruption() {
-  if (!interrupted.value) return null;
+  // The log-in may happen in another tab.
+  useEffect(() => {
+    const look = async () => {
+      if (document.hidden || !interrupted.value) return;
+      const now = await refreshSession({ isOwn: true }).catch(() => null);
+      if (now?.member?.id === session.value?.member?.id) done();
+    };
+    document.addEventListener("visibilitychange", look);
+    addEventListener("focus", look);
+    return () => {
+      document.removeEventListener("visibilitychange", look);
+      removeEventListener("focus", look);
+    };
+  }, []);
   const done = async () => {
     const resume = interrupted.value;
     const now = await refreshSession();
@@ -260,9 +296,11 @@ function Interruption() {
     if (now?.member) session.value = now;
     resume?.();
   };
+  if (!interrupted.value) return null;
   return html`<${Dialog} title="Please log in again" modal=${false}>
     <p>Your session has ended. Nothing is lost: log in to continue.</p>
-    <${LogInForm} email=${session.value?.member?.email} onDone=${done} /></${Dialog}>`;
+    <${SignOn} target="_blank" />
+    ${session.value?.member?.external ? null : html`<${LogInForm} email=${session.value?.member?.email} onDone=${done} />`}</${Dialog}>`;
 }
 
 // ---- Home: what runs, what failed, what to do first ----

@@ -306,10 +306,10 @@ export function Link({ to, children, ...rest }) {
 
 // The roles, each with what it may do. A role may also do all that the roles after it may do.
 export const ROLES = {
-  owner: ["Owner", "everything, and the members"],
-  editor: ["Editor", "changes workflows, chains, secrets and webhooks"],
-  operator: ["Operator", "runs, cancels and repeats"],
-  viewer: ["Viewer", "looks on"],
+  owner: ["Owner", "Does everything and manages the members"],
+  editor: ["Editor", "Changes workflows, chains, secrets and webhooks"],
+  operator: ["Operator", "Runs, cancels and repeats"],
+  viewer: ["Viewer", "Reads everything"],
 };
 
 // Whether the role of the member who is logged in allows what `needed` allows.

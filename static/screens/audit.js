@@ -32,6 +32,7 @@ const WORDS = {
   "member.totp.enable": "Turned on the second factor",
   "member.totp.disable": "Turned off the second factor",
   "member.totp.recovery": "Logged in with a recovery code",
+  "session.revoke": "Lost access: no group grants it any more",
   "session.delete_others": "Logged out everywhere else",
   "member.allow_keys": "Granted “API key access”",
   "member.deny_keys": "Revoked “API key access”",

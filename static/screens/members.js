@@ -59,7 +59,7 @@ export function List() {
         member,
       ) => html`<tr key=${member.id}><th scope="row"><${Text}>${member.name}</${Text}>${member.id === me.id ? html` <span class="quiet">(you)</span>` : null}</th>
         <td data-label="Email"><${Text}>${member.email}</${Text}></td><td data-label="Role">${
-          isOwner && member.role !== "owner"
+          isOwner && member.role !== "owner" && !member.external
             ? html`<select aria-label=${`Role of ${member.name}`} value=${member.role} onChange=${(event) => change(member, { role: event.currentTarget.value })}>${GIVEN.map((role) => html`<option value=${role}>${ROLES[role][0]}</option>`)}</select>`
             : ROLES[member.role][0]
         }</td>
@@ -77,7 +77,7 @@ export function List() {
                 member.role === "owner"
                   ? null
                   : html`
-          <${IconButton} icon="rotate-ccw" label=${`Create a password reset link for ${member.name}`} onClick=${() => setResetting(member)} />
+          ${member.external ? null : html`<${IconButton} icon="rotate-ccw" label=${`Create a password reset link for ${member.name}`} onClick=${() => setResetting(member)} />`}
           <${IconButton} icon="trash-2" label=${`Remove ${member.name}`} onClick=${() => setRemoving(member)} />`
               }</td>`
             : null
@@ -153,7 +153,7 @@ function Invite({ onClose }) {
     ${state.error && !fields.email ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
     <p>You get a link to hand over. The person opens it and chooses a name and a password.</p>
     <${Input} label="Email" name="email" type="email" optional value=${email} onValue=${setEmail} error=${fields.email} first=${true} hint="For your reference, and filled in for the invited person." />
-    <${Field} label="Role" hint=${`${ROLES[role][0]}: ${ROLES[role][1]}.`}>${(field) => html`<select ...${field} value=${role} onChange=${(event) => setRole(event.currentTarget.value)}>${GIVEN.map((one) => html`<option value=${one}>${ROLES[one][0]}</option>`)}</select>`}</${Field}>
+    <${Field} label="Role" hint=${`${ROLES[role][1]}.`}>${(field) => html`<select ...${field} value=${role} onChange=${(event) => setRole(event.currentTarget.value)}>${GIVEN.map((one) => html`<option value=${one}>${ROLES[one][0]}</option>`)}</select>`}</${Field}>
     <div class="actions end"><${Button} onClick=${onClose}>Cancel</${Button}><${Button} kind="primary" type="submit" busy=${state.busy}>Create the link</${Button}></div></form></${Dialog}>`;
 }
 

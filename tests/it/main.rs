@@ -77,6 +77,7 @@ mod messages;
 mod models;
 mod named_secrets;
 mod native_responses;
+mod oidc;
 mod ollama;
 mod one_port;
 mod openai_client;

@@ -16,11 +16,13 @@ use crate::support::{Process, Receiver, Service};
 
 /// Restricted buttons, by screen and the beginning of their name, with who has them: the Owner, a
 /// member with the permission, and a member without it.
-const RESTRICTED: [(&str, &str, [bool; 3]); 10] = [
+const RESTRICTED: [(&str, &str, [bool; 3]); 12] = [
     ("/app/keys", "Create a key", [true, true, false]),
     ("/app/keys", "Delete the key test", [true, true, false]),
     ("/app/members", "Invite a person", [true, false, false]),
     ("/app/members", "Withdraw", [true, false, false]),
+    ("/app/members", "Role of manager@example.com", [true, false, false]),
+    ("/app/members", "Role of member@example.com", [true, false, false]),
     ("/app/members", "API key access of manager@example.com", [true, false, false]),
     ("/app/members", "API key access of member@example.com", [true, false, false]),
     ("/app/members", "Create a password reset link for manager@example.com", [true, false, false]),
@@ -35,13 +37,13 @@ const PRESSED: &str = "return [...document.querySelectorAll('main button, main a
     .map((one) => one.ariaLabel || (one.labels?.[0]?.innerText ?? one.innerText).trim().split('\\n')[0] || one.name || one.type)";
 
 /// An organization with three people and one resource of each kind.
-struct Populated {
-    service: Service,
-    people: [Person; 3],
-    screens: Vec<String>,
+pub(crate) struct Populated {
+    pub service: Service,
+    pub people: [Person; 3],
+    pub screens: Vec<String>,
 }
 
-async fn populated() -> Populated {
+pub(crate) async fn populated() -> Populated {
     let service = Service::configured("webhooks.schedule = ['1ms']\n").await;
     let mut receiver = Receiver::answering([500]).await;
     let owner = service.owner().await;
@@ -96,7 +98,7 @@ async fn populated() -> Populated {
     Populated { service, people: [owner, manager, member], screens }
 }
 
-async fn pressed(browser: &Chromium, service: &Service, path: &str) -> BTreeSet<String> {
+pub(crate) async fn pressed(browser: &Chromium, service: &Service, path: &str) -> BTreeSet<String> {
     browser.open(service, path).await;
     browser.settled().await;
     let names = browser.run(PRESSED).await;

@@ -46,8 +46,15 @@ impl Places {
         for name in ["etc", "mnt/backup", "home/Downloads", "new", "srv/notes"] {
             fs::create_dir_all(folder.join(name)).unwrap();
         }
-        for name in ["token", "key", "upstream-key", "search.key", "notes.key", "backup-passphrase"]
-        {
+        for name in [
+            "token",
+            "key",
+            "upstream-key",
+            "search.key",
+            "notes.key",
+            "backup-passphrase",
+            "oidc-secret",
+        ] {
             places.secret(&folder.join("etc").join(name), "secret");
         }
         places

@@ -10,16 +10,19 @@ use hyper::header::{
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value};
 
-use super::Context;
 use super::body::validation_error;
+use super::context::Grant;
 use super::doc::{Doc, RequestDoc, ResponseDoc};
+use super::{Context, access};
 use orrery_domain::execution::Execution;
-use orrery_domain::ids::ExecutionId;
+use orrery_domain::ids::{ExecutionId, Id as _, MemberId};
+use orrery_domain::member::MemberRole;
 use orrery_domain::secret::is_name;
 use orrery_domain::step::EventSource;
 use orrery_engine as engine;
 use orrery_http::request::parse_value;
 use orrery_http::{Response, content, media_type, response};
+use orrery_records::members;
 use orrery_schema::Patience;
 use orrery_wire::answer::{Accepted, Event};
 use orrery_wire::request::{self, MismatchKind};
@@ -63,6 +66,7 @@ pub(crate) const SEND_BY_LINK: Doc = Doc {
     responses: &[
         ACCEPTED,
         ResponseDoc::raw(200, "text/html", "The page's form was accepted"),
+        ResponseDoc::error(403, "The member who created the link may no longer answer"),
         MISSING,
         ANSWERED,
     ],
@@ -71,6 +75,7 @@ pub(crate) const SEND_BY_LINK: Doc = Doc {
 
 /// `POST /executions/{execution}/events/{name}`
 pub(crate) async fn send(mut context: Context) -> Result<Response, crate::Error> {
+    check_role_of_link(&context).await?;
     let bytes = context.request.body().await?;
     if !(context.is_by_link() && is_form(&context.request.headers, &bytes)) {
         let (execution, name) = target(&context).await?;
@@ -98,6 +103,20 @@ pub(crate) async fn send(mut context: Context) -> Result<Response, crate::Error>
             Ok(html(error.status, "Not accepted", &alert(&error.message)))
         }
         Err(error) => Err(error),
+    }
+}
+
+/// Checks that a member who created the link of the request may still answer.
+async fn check_role_of_link(context: &Context) -> Result<(), crate::Error> {
+    if !context.is_by_link() {
+        return Ok(());
+    }
+    let Grant { organization, key, .. } = context.grant()?;
+    match context.services.members.member(organization, MemberId::from(key.bytes())).await {
+        Ok(member) => access::check_role(&member, MemberRole::Operator),
+        // The link was created with an API key.
+        Err(members::Error::NoMember) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 

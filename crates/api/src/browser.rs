@@ -16,6 +16,9 @@ use super::{Role, Services};
 use orrery_http::{Body, Request, media_type};
 
 pub(crate) const SEC_FETCH_SITE: &str = "sec-fetch-site";
+/// The cookies: of a session, and of a log-in through the identity provider.
+const SESSION: &str = "session";
+const LOG_IN: &str = "oidc";
 
 /// The dashboard's site, as a request addresses it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,21 +77,31 @@ impl Site {
         Self { place, ..self }
     }
 
-    /// Returns the name of the session cookie. Cookies ignore ports, so the name contains the port
+    /// Returns the name of a cookie. Cookies ignore ports, so the name contains the port
     /// if the connection is not encrypted.
-    fn cookie_name(&self) -> String {
+    fn cookie_name(&self, purpose: &str) -> String {
         if self.is_encrypted {
-            return "__Host-orrery_session".to_owned();
+            return format!("__Host-orrery_{purpose}");
         }
         let port = self.authority.rsplit_once(':').map(|(_, port)| port);
         let port = port.filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
-        format!("orrery_session_{}", port.unwrap_or("80"))
+        format!("orrery_{purpose}_{}", port.unwrap_or("80"))
     }
 
     /// Returns the session token in the request's cookies.
     #[must_use]
     pub fn token<'a>(&self, headers: &'a HeaderMap) -> Option<&'a str> {
-        let name = self.cookie_name();
+        self.value(SESSION, headers)
+    }
+
+    /// Returns the log-in through the identity provider that this browser has begun.
+    #[must_use]
+    pub fn log_in<'a>(&self, headers: &'a HeaderMap) -> Option<&'a str> {
+        self.value(LOG_IN, headers)
+    }
+
+    fn value<'a>(&self, purpose: &str, headers: &'a HeaderMap) -> Option<&'a str> {
+        let name = self.cookie_name(purpose);
         let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
         cookies.flat_map(|cookies| cookies.split(';')).find_map(|cookie| {
             let (key, value) = cookie.trim().split_once('=')?;
@@ -99,10 +112,28 @@ impl Site {
     /// Returns a cookie that stores a token for `seconds`; zero deletes the cookie.
     #[must_use]
     pub fn cookie(&self, token: &str, seconds: u64) -> Option<HeaderValue> {
-        let name = self.cookie_name();
+        self.cookie_with(SESSION, token, "Strict", seconds)
+    }
+
+    /// Returns a cookie that stores a log-in through the identity provider for `seconds`. The
+    /// browser must send it when the provider's page sends the person back.
+    #[must_use]
+    pub fn cookie_of_log_in(&self, sealed: &str, seconds: u64) -> Option<HeaderValue> {
+        self.cookie_with(LOG_IN, sealed, "Lax", seconds)
+    }
+
+    fn cookie_with(
+        &self,
+        purpose: &str,
+        value: &str,
+        same_site: &str,
+        seconds: u64,
+    ) -> Option<HeaderValue> {
+        let name = self.cookie_name(purpose);
         let secure = if self.is_encrypted { "; Secure" } else { "" };
-        let cookie =
-            format!("{name}={token}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}");
+        let cookie = format!(
+            "{name}={value}; Path=/; HttpOnly; SameSite={same_site}; Max-Age={seconds}{secure}"
+        );
         let mut value = HeaderValue::try_from(cookie).ok()?;
         value.set_sensitive(true);
         Some(value)

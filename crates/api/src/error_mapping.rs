@@ -160,7 +160,9 @@ impl From<members::Error> for Error {
             Of::WrongPassword => Self::status(StatusCode::UNAUTHORIZED, message),
             Of::CodeNeeded => of_code(message, "required"),
             Of::WrongCode => of_code(message, "wrong"),
-            Of::HasSecondFactor | Of::NoSecondFactor | Of::NoPassword => Self::conflict(message),
+            Of::HasSecondFactor | Of::NoSecondFactor | Of::NoPassword | Of::RoleFromGroups => {
+                Self::conflict(message)
+            }
             Of::TooManyAttempts(wait) => Self::too_many(message, wait),
             Of::Busy => Self::busy(message),
             Of::InvalidName => of_field("name", message),

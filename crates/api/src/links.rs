@@ -127,7 +127,7 @@ pub(crate) async fn invite(mut context: Context) -> Result<Response, crate::Erro
     let organization = context.organization()?;
     let email = email.as_deref().map(str::trim).filter(|email| !email.is_empty());
     let members = context.services.members.by(context.actor());
-    let issued = members.invite(organization, email, role).await?;
+    let issued = members.invite(organization, email, role.map(MemberRole::from)).await?;
     Ok(response::json(StatusCode::CREATED, &new_link(&context, &issued)))
 }
 

@@ -5,7 +5,7 @@ use hyper::StatusCode;
 use super::Context;
 use super::doc::{Doc, RequestDoc, ResponseDoc};
 use orrery_domain::ids::{MemberId, OrganizationId};
-use orrery_domain::member;
+use orrery_domain::member::{self, MemberRole};
 use orrery_http::{Response, response};
 use orrery_records::members::AccessChange;
 use orrery_wire::member::{Member, MemberChange, Members, NewLink};
@@ -31,7 +31,7 @@ pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
 }
 
 pub(crate) const CHANGE: Doc = Doc {
-    request: Some(RequestDoc::json::<MemberChange>()),
+    request: Some(RequestDoc::optional_json::<MemberChange>()),
     responses: &[ResponseDoc::json::<Member>(200, "The updated member"), MISSING, OWNER],
     description: "Changes a member's role, or grants or revokes the permission 'Can manage API \
                   keys', from the member's next request on. Keys that the member created are not \
@@ -62,7 +62,7 @@ async fn changed(
     let id = id_of(context)?;
     let MemberChange { role, api_key_access } = context.request.json().await?;
     let members = context.services.members.by(context.actor());
-    let access = AccessChange { role, api_key_access };
+    let access = AccessChange { role: role.map(MemberRole::from), api_key_access };
     Ok(members.set_access(organization, id, access).await?)
 }
 
@@ -114,6 +114,7 @@ pub(crate) const RESET: Doc = Doc {
     responses: &[
         ResponseDoc::json::<NewLink>(201, "The link. This is the only response with it"),
         MISSING,
+        ResponseDoc::error(409, "The member logs in through the identity provider"),
     ],
     description: "Creates a link that the member can use to set a new password, and returns its \
                   `url` once. The link works once, for 24 hours. Only the Owner can use this \

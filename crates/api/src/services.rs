@@ -10,6 +10,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinError;
 
+use super::oidc::Provider;
 use super::{Documents, Role};
 use orrery_agent::Agent;
 use orrery_alerts::Alerts;
@@ -266,6 +267,8 @@ pub struct Services {
     pub accounts: Accounts,
     pub audit: Audit,
     pub members: Members,
+    /// The identity provider, if one is configured.
+    pub oidc: Option<Provider>,
     pub schedules: Schedules,
     pub secrets: Secrets,
     pub billing: Billing,

@@ -3,7 +3,7 @@
 //! The session token is in a cookie that scripts cannot read, never in a response body.
 
 use hyper::StatusCode;
-use hyper::header::SET_COOKIE;
+use hyper::header::{HeaderValue, SET_COOKIE};
 
 use super::body::form;
 use super::doc::{Doc, RequestDoc, ResponseDoc};
@@ -44,6 +44,7 @@ pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
             set_up,
             member: None,
             needs_second_factor: false,
+            sign_on: services.oidc.as_ref().map(|provider| provider.button().to_owned()),
             organization: None,
             hosts: None,
             agent: None,
@@ -65,6 +66,7 @@ async fn of_member(context: &Context, member: &Member) -> Result<Session, crate:
         set_up: true,
         member: Some(member.into()),
         needs_second_factor: services.members.lacks_second_factor(member),
+        sign_on: services.oidc.as_ref().map(|provider| provider.button().to_owned()),
         organization: Some(organization.into()),
         hosts: Some(hosts.collect()),
         agent: Some(services.agent.has_model()),
@@ -106,11 +108,16 @@ pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Erro
     }
 }
 
-/// Returns a 204 response that stores the session token in a cookie.
-pub(crate) fn with_cookie(context: &Context, token: &str) -> Result<Response, crate::Error> {
+/// Returns the cookie with a session token.
+pub(crate) fn session_cookie(context: &Context, token: &str) -> Result<HeaderValue, crate::Error> {
     let seconds = context.services.members.session_max().as_secs();
     let cookie = context.site()?.cookie(token, seconds);
-    let cookie = cookie.ok_or_else(|| crate::Error::bad_request("the Host header is malformed"))?;
+    cookie.ok_or_else(|| crate::Error::bad_request("the Host header is malformed"))
+}
+
+/// Returns a 204 response that stores the session token in a cookie.
+pub(crate) fn with_cookie(context: &Context, token: &str) -> Result<Response, crate::Error> {
+    let cookie = session_cookie(context, token)?;
     let mut answer = response::empty(StatusCode::NO_CONTENT);
     answer.headers_mut().insert(SET_COOKIE, cookie);
     Ok(answer)

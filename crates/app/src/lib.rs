@@ -137,7 +137,6 @@ fn open(
         open_engine(config, work, &kept, guarded, &billing, &catalog, &workflows);
     let Kept { store, clock, sealer, accounts, signed_urls, files } = kept;
     let chains = Chains::new(store.clone(), clock.clone());
-    let schedules = scheduled::open(&store, &clock, &engine, &catalog, &workflows, &chains);
     let chat = router::open(config, tasks, &store, &clock, &catalog, &chains, &engine)?;
     let bodies = Budget::new(config.limits.bodies_in_flight, Share::Fair);
     let dependencies = agent::Dependencies {
@@ -162,6 +161,7 @@ fn open(
         responses,
         chat,
         batches: batches(&store, &clock, &files),
+        oidc: people::provider(config, &sealer, &clock, &hosts),
         settings: Settings { control_token, ..settings(config, hosts) },
         started_at: clock.now(),
         readiness: Readiness::default(),
@@ -170,11 +170,11 @@ fn open(
         members: people::members(config, &store, &sealer, &clock),
         audit: Audit::new(store.clone(), clock.clone()),
         billing,
+        schedules: scheduled::open(&store, &clock, &engine, &catalog, &workflows, &chains),
         chains,
         files,
         signed_urls,
         idempotency: Idempotency::new(store.clone(), clock.clone()),
-        schedules,
         secrets: Secrets::new(store.clone(), sealer.clone(), clock.clone()),
         bodies,
         requests: Budget::new(config.limits.requests_in_flight, Share::Fair),

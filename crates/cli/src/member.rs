@@ -11,8 +11,8 @@ use super::output::{self, Column, Output};
 use super::{Shape, service};
 use orrery_config::Config;
 use orrery_domain::account::DEFAULT_ORGANIZATION;
-use orrery_domain::member::{LinkKind, MemberRole};
-use orrery_wire::member::{MemberChange, NewLink};
+use orrery_domain::member::LinkKind;
+use orrery_wire::member::{GivenRole, MemberChange, NewLink};
 use orrery_wire::operator::{Member, Members};
 
 #[derive(Debug, Subcommand)]
@@ -97,7 +97,7 @@ pub(super) enum Role {
     Viewer,
 }
 
-impl From<Role> for MemberRole {
+impl From<Role> for GivenRole {
     fn from(role: Role) -> Self {
         match role {
             Role::Editor => Self::Editor,
@@ -151,14 +151,14 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
             Output::new(shape.json).show(&answer, &COLUMNS, answer.members.iter().map(row))
         }
         Command::Invite { email, role, org, shape } => {
-            let role = MemberRole::from(role);
+            let role = GivenRole::from(role);
             let body = json!({"organization": org, "email": email, "role": role});
             let link = understood(admin.post("/admin/invitations", &body).await?)?;
             show_link(&link, &org, shape)
         }
         Command::Update { email, role, api_key_access, org, shape } => {
             let (_, path) = find(&admin, &email, &org, "").await?;
-            let change = MemberChange { role: role.map(MemberRole::from), api_key_access };
+            let change = MemberChange { role: role.map(GivenRole::from), api_key_access };
             let member: Member = understood(admin.patch(&path, &json!(change)).await?)?;
             Output::new(shape.json).show(&member, &COLUMNS, [row(&member)])
         }

@@ -19,6 +19,7 @@ mod alerts;
 pub mod edit;
 pub mod explain;
 pub mod exposed;
+mod oidc;
 pub mod reader;
 mod router;
 pub mod secret;
@@ -38,6 +39,7 @@ use ipnet::IpNet;
 use orrery_domain::ids::KeyId;
 
 pub use self::alerts::{AlertFormat, Alerts};
+pub use self::oidc::{Oidc, OidcGroup};
 pub use self::router::Responses;
 pub use self::secret::Secret;
 pub use self::source::{Flags, LOCAL_FILE, Source};
@@ -336,6 +338,8 @@ pub struct Dashboard {
     pub session_max: Duration,
     /// Whether members who log in with a password must set up a second factor.
     pub require_second_factor: bool,
+    /// The identity provider through which people log in, if any.
+    pub oidc: Option<Oidc>,
     /// Whether admin keys may administer the box below `/admin/v1`.
     pub admin_api: bool,
 }

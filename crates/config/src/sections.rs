@@ -14,6 +14,7 @@ use ipnet::IpNet;
 use super::acme::{acme, public_names};
 use super::agent::agent;
 use super::alerts::alerts;
+use super::oidc::oidc;
 use super::reader::{Known, Reader, Section};
 use super::router::router;
 use super::values::{
@@ -170,6 +171,7 @@ fn everything(root: &mut Section<'_>, folder: &Path, defaults: &Defaults) -> Con
             session_max: section.get("session_max", 7 * DAY, duration(SECOND..=366 * DAY)),
             require_second_factor: section.get("require_second_factor", false, flag),
             admin_api: section.get("admin_api", false, flag),
+            oidc: section.section("oidc", |section| oidc(section, folder)),
         }),
         agent: root.section("agent", |section| agent(section, folder)),
         backup: root.section("backup", |section| backup(section, folder, &data_dir)),

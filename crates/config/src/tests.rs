@@ -170,6 +170,30 @@ fn config_invalid_ollama_host_is_refused() {
 }
 
 #[test]
+fn config_invalid_identity_provider_names_expected_form() {
+    for (text, expected) in [
+        (
+            "dashboard.oidc = { issuer = \"http://id.lan\", client_id = \"c\", client_secret = \"s\" }",
+            "an https address such as",
+        ),
+        (
+            "dashboard.oidc = { issuer = \"https://id.lan\", client_id = \"c\", client_secret = \"s\" }",
+            "`dashboard.oidc` needs `map`: without a group",
+        ),
+        ("dashboard.oidc.issuer = \"https://id.lan\"", "`dashboard.oidc` needs `client_id`, too"),
+        ("dashboard.oidc.scopes = [\"email\"]", "must contain \"openid\""),
+        ("dashboard.oidc.map.g = 1", "a table such as { organization"),
+        ("dashboard.oidc.map.g = { organization = \"o\" }", "`role` is missing"),
+        (
+            "dashboard.oidc.map.g = { organization = \"o\", role = \"owner\" }",
+            "one of \"editor\", \"operator\", \"viewer\", found \"owner\"",
+        ),
+    ] {
+        check_error(text, expected);
+    }
+}
+
+#[test]
 fn config_invalid_value_names_expected_form() {
     for (text, expected) in [
         ("data_dir = 3", "expected a string that is not empty, found 3"),

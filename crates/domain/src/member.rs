@@ -60,6 +60,9 @@ pub struct Member {
     /// The argon2id hash of the password, in the PHC string format. Empty for a member who logs in
     /// through an identity provider.
     pub password: String,
+    /// The person at the identity provider, for a member who logs in through it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<Identity>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub second_factor: Option<SecondFactor>,
     /// Incremented when the password changes. Sessions with an older value end.
@@ -67,6 +70,14 @@ pub struct Member {
     pub created_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_seen_at: Option<Timestamp>,
+}
+
+/// A person at an identity provider.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    pub issuer: String,
+    /// The provider's permanent name of the person.
+    pub subject: String,
 }
 
 /// The second factor of a member's log-in: one-time codes of an authenticator app.
@@ -156,6 +167,9 @@ pub struct Session {
     pub created_at: Timestamp,
     /// The last recorded use.
     pub seen_at: Timestamp,
+    /// When the session ends in any case, if it was opened through an identity provider.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
     /// Where the session was opened.
     #[serde(default)]
     pub origin: Origin,

@@ -121,6 +121,9 @@ tables! {
     Member = b'm',
     /// Organization and id of each member, by email address.
     MemberEmail = b'@',
+    /// Organization and id of members who log in through an identity provider, by the hash of
+    /// issuer and subject.
+    MemberIdentity = b'!',
     /// The ids of owners, by organization.
     Owner = b'o',
     /// Sessions of members, by the hash of the session's token.

@@ -26,6 +26,10 @@ pub struct Session {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schemars(default)]
     pub needs_second_factor: bool,
+    /// The label of the button for logging in through the identity provider. Absent if none is
+    /// configured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sign_on: Option<String>,
     /// The member's organization. Null if nobody is logged in.
     pub organization: Option<Organization>,
     /// The URL of each host. Absent if nobody is logged in.
@@ -79,6 +83,8 @@ pub struct Member {
     pub api_key_access: bool,
     /// Whether log-ins of the member need a code.
     pub second_factor: bool,
+    /// Whether the member logs in through the identity provider, whose groups decide the role.
+    pub external: bool,
     /// When the member joined.
     pub created_at: Time,
     /// When the member last used the dashboard. Null if never.
@@ -94,6 +100,7 @@ impl From<&member::Member> for Member {
             role: member.role,
             api_key_access: member.may_manage_keys(),
             second_factor: member.has_second_factor(),
+            external: member.identity.is_some(),
             created_at: member.created_at.into(),
             last_seen_at: member.last_seen_at.map(Time::from),
         }
@@ -107,13 +114,32 @@ pub struct Members {
     pub members: Vec<Member>,
 }
 
+/// A role that a member other than the Owner can have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum GivenRole {
+    Editor,
+    Operator,
+    Viewer,
+}
+
+impl From<GivenRole> for MemberRole {
+    fn from(role: GivenRole) -> Self {
+        match role {
+            GivenRole::Editor => Self::Editor,
+            GivenRole::Operator => Self::Operator,
+            GivenRole::Viewer => Self::Viewer,
+        }
+    }
+}
+
 /// A change to a member's role or permission. Omitted fields do not change.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MemberChange {
-    /// The new role: `editor`, `operator` or `viewer`.
+    /// The new role.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub role: Option<MemberRole>,
+    pub role: Option<GivenRole>,
     /// Whether the member can manage API keys.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_key_access: Option<bool>,
@@ -279,8 +305,8 @@ pub struct InvitationRequest {
     /// sees.
     #[schemars(length(max = EMAIL_MAX), transform = pattern::optional_email)]
     pub email: Option<String>,
-    /// The role of the person: `editor`, `operator` or `viewer`. Defaults to `editor`.
-    pub role: Option<MemberRole>,
+    /// The role of the person. Defaults to `editor`.
+    pub role: Option<GivenRole>,
 }
 
 /// A new link. This is the only response that contains its URL.

@@ -9,6 +9,7 @@ pub(crate) mod dashboard;
 #[path = "../../support/gguf.rs"]
 #[allow(dead_code, reason = "benchmarks use the rest")]
 pub(crate) mod gguf;
+mod identity;
 pub(crate) mod mcp_server;
 mod mlserver;
 mod process;
@@ -30,6 +31,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 pub(crate) use client::{Answer, Ask};
 pub(crate) use cog::Cog;
+pub(crate) use identity::IdentityProvider;
 pub(crate) use mlserver::MlServer;
 pub(crate) use process::Process;
 pub(crate) use provider::Provider;

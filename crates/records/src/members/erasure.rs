@@ -1,6 +1,6 @@
 //! Erasure of all data about the members of a deleted organization.
 
-use super::{Error, Members, rows};
+use super::{Error, Members, external, rows};
 use orrery_domain::ids::OrganizationId;
 use orrery_domain::member::{Link, Member};
 use orrery_storage::record::decode;
@@ -22,6 +22,7 @@ impl Members {
             for (key, bytes) in &found {
                 let member: Member = decode(bytes)?;
                 commit.delete(key.clone()).delete(rows::email(&member.email));
+                external::forget(&mut commit, &member);
                 let sessions = self.store.scan(rows::sessions_of(member.id)).next_page().await?;
                 for (of_member, _) in sessions.unwrap_or_default() {
                     if let Some(hash) = of_member.as_bytes().last_chunk::<32>() {

@@ -103,13 +103,16 @@ impl Members {
     /// Creates a link for a member to set a new password.
     ///
     /// # Errors
-    /// [`Error::NoMember`], [`Error::Storage`].
+    /// [`Error::NoMember`], [`Error::NoPassword`], [`Error::Storage`].
     pub async fn reset_link(
         &self,
         organization: OrganizationId,
         member: MemberId,
     ) -> Result<Issued, Error> {
         let member = self.member(organization, member).await?;
+        if member.identity.is_some() {
+            return Err(Error::NoPassword);
+        }
         let draft = self.draft(LinkKind::Reset, organization);
         self.issue(Link { member: Some(member.id), email: Some(member.email), ..draft }).await
     }

@@ -7,6 +7,7 @@
 //! because keys belong to the organization.
 
 mod erasure;
+mod external;
 mod followers;
 mod links;
 mod passwords;
@@ -20,6 +21,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+pub use self::external::External;
 use self::followers::Followers;
 pub use self::followers::StreamPlace;
 pub use self::links::Issued;
@@ -52,8 +54,10 @@ pub enum Error {
     HasSecondFactor,
     #[error("no second factor is set up")]
     NoSecondFactor,
-    #[error("you log in through your identity provider, which also asks for a second factor")]
+    #[error("this member has no password: the log-in is through the identity provider")]
     NoPassword,
+    #[error("the groups at the identity provider decide the role of this member")]
+    RoleFromGroups,
     #[error("session not found")]
     NoSession,
     #[error("too many attempts to log in: wait a moment and try again")]
@@ -250,6 +254,7 @@ impl Members {
             role,
             api_key_access: role == MemberRole::Owner,
             password,
+            identity: None,
             second_factor: None,
             epoch: 0,
             created_at: self.clock.now(),
@@ -376,16 +381,15 @@ impl Members {
             return Ok(None);
         }
         let Some(ids) = self.store.get(&rows::email(email)).await? else { return Ok(None) };
-        let (ids, _rest) = ids.as_chunks::<16>();
-        let [organization, member] = *ids else { return Ok(None) };
-        Ok(self.store.read(&rows::member(organization.into(), member.into())).await?)
+        self.of_ids(&ids).await
     }
 
     /// Changes a member's role, or grants or revokes the permission 'Can manage API keys'. Keys do
     /// not change.
     ///
     /// # Errors
-    /// [`Error::NoMember`]; [`Error::OwnerStays`]; [`Error::OneOwner`]; [`Error::Storage`].
+    /// [`Error::NoMember`]; [`Error::OwnerStays`]; [`Error::OneOwner`]; [`Error::RoleFromGroups`];
+    /// [`Error::Storage`].
     pub async fn set_access(
         &self,
         organization: OrganizationId,
@@ -408,6 +412,9 @@ impl Members {
                 member.api_key_access = allowed;
             }
             if let Some(role) = role {
+                if member.identity.is_some() {
+                    return Err(Error::RoleFromGroups);
+                }
                 let subject = format!("{} {}", member.email, role.as_str());
                 self.recorder.add(&mut commit, "member.role", subject, organization)?;
                 member.role = role;
@@ -451,6 +458,7 @@ impl Members {
             let mut commit = Commit::new();
             // Without the member, the sessions are no longer valid; a sweep removes their rows.
             commit.delete(rows::email(&member.email));
+            external::forget(&mut commit, &member);
             self.withdraw_resets(&mut commit, &member).await?;
             self.recorder.add(&mut commit, "member.delete", &member.email, organization)?;
             Ok::<_, Error>(Change::Delete(member, commit))

@@ -53,6 +53,11 @@ pub(super) fn email(email: &str) -> Key {
     Key::table(Table::MemberEmail).text(&folded(email))
 }
 
+pub(super) fn identity(issuer: &str, subject: &str) -> Key {
+    let hash = Sha256::digest([issuer.as_bytes(), &[0], subject.as_bytes()].concat());
+    Key::table(Table::MemberIdentity).raw(&hash)
+}
+
 pub(super) fn owner(organization: OrganizationId) -> Key {
     Key::table(Table::Owner).id(organization)
 }

@@ -11,6 +11,7 @@ use super::throttle::Network;
 use super::{Error, Members, rows};
 use orrery_domain::hex::hex;
 use orrery_domain::member::{Member, Origin, Session};
+use orrery_domain::time::Timestamp;
 use orrery_storage::commit::Expect;
 use orrery_storage::record::decode;
 use orrery_storage::{Change, Commit, Key, Page, Table};
@@ -131,11 +132,34 @@ impl Members {
         member: &Member,
         origin: Origin,
     ) -> Result<String, Error> {
+        self.open_session_until(member, origin, None).await
+    }
+
+    /// Opens a session that ends at `until` in any case.
+    ///
+    /// # Errors
+    /// As [`Members::open_session`].
+    pub(super) async fn open_session_until(
+        &self,
+        member: &Member,
+        origin: Origin,
+        until: Option<Timestamp>,
+    ) -> Result<String, Error> {
         let (token, hash) = rows::new_token()?;
         let place = rows::member(member.organization, member.id);
         let device = origin.device.map(|device| device.chars().take(DEVICE_MAX).collect());
-        let origin = &Origin { device, ..origin };
-        self.store.update(&place, |stored| self.add_session(stored, member, &hash, origin)).await?;
+        let now = self.clock.now();
+        let session = Session {
+            organization: member.organization,
+            member: member.id,
+            epoch: member.epoch,
+            created_at: now,
+            seen_at: now,
+            until,
+            origin: Origin { device, ..origin },
+        };
+        let add = |stored| self.add_session(stored, member, &hash, &session);
+        self.store.update(&place, add).await?;
         Ok(token)
     }
 
@@ -144,21 +168,12 @@ impl Members {
         stored: Option<Member>,
         member: &Member,
         hash: &rows::Hash,
-        origin: &Origin,
+        session: &Session,
     ) -> Result<Change<Member>, Error> {
         let stored = stored.ok_or(Error::WrongPassword)?;
         if stored.epoch != member.epoch {
             return Err(Error::WrongPassword);
         }
-        let now = self.clock.now();
-        let session = Session {
-            organization: member.organization,
-            member: member.id,
-            epoch: member.epoch,
-            created_at: now,
-            seen_at: now,
-            origin: origin.clone(),
-        };
         let of = rows::sessions_of(member.id);
         let page = Page::of(of.clone(), 2 * SESSIONS_MAX);
         let mut present = Vec::new();
@@ -173,10 +188,10 @@ impl Members {
         for (_, key) in present.into_iter().take(superfluous) {
             commit.delete(rows::session(hash_of(&key))).delete(key);
         }
-        commit.put(rows::session(hash), &session)?;
+        commit.put(rows::session(hash), session)?;
         commit.put_bytes(of.raw(hash), Vec::new());
         self.recorder.add(&mut commit, "session.create", &member.email, member.organization)?;
-        Ok(Change::Put(Member { last_seen_at: Some(now), ..stored }, commit))
+        Ok(Change::Put(Member { last_seen_at: Some(session.created_at), ..stored }, commit))
     }
 
     /// Returns the session that a token identifies, and the session's member; `None` if the token
@@ -282,6 +297,7 @@ impl Members {
     fn is_open(&self, session: &Session, member: &Member) -> bool {
         let now = self.clock.now();
         session.epoch == member.epoch
+            && session.until.is_none_or(|until| now < until)
             && now.since(session.created_at) < self.options.session_max
             && now.since(session.seen_at) < self.options.session_idle
     }

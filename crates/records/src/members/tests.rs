@@ -283,6 +283,38 @@ async fn wrong_codes_are_throttled_like_passwords() {
 }
 
 #[tokio::test]
+async fn session_of_identity_provider_lasts_an_hour() {
+    let fixture = Fixture::new();
+    let members = &fixture.members;
+    let person = |name| External {
+        organization: fixture.organization,
+        issuer: "https://id.example",
+        subject: "ada",
+        email: "ada@example.com",
+        name,
+        role: MemberRole::Viewer,
+    };
+    let log_ins = (0..4).map(|_| members.log_in_external(person("A\na"), Origin::default()));
+    let log_ins = futures_util::future::join_all(log_ins).await;
+    let (member, token) = log_ins.into_iter().map(Result::unwrap).next().unwrap();
+    assert_eq!((member.name.as_str(), member.may_manage_keys()), ("Aa", false));
+    assert_eq!(members.list(fixture.organization).await.unwrap().len(), 1);
+    fixture.clock.advance(HOUR - Duration::from_secs(1));
+    let visit = members.authenticate(&token, By::Person).await.unwrap().unwrap();
+    fixture.clock.advance(Duration::from_secs(1));
+    assert_eq!(members.authenticate(&token, By::Person).await.unwrap(), None);
+    // Another person with the same email address, or another issuer's person, is not this member.
+    let other = External { issuer: "https://other.example", ..person("Ada") };
+    let taken = members.log_in_external(other, Origin::default()).await;
+    assert!(matches!(taken, Err(Error::EmailTaken)), "{taken:?}");
+    let (_, token) = members.log_in_external(person(""), Origin::default()).await.unwrap();
+    members.end_sessions(&visit.member).await.unwrap();
+    assert_eq!(members.authenticate(&token, By::Person).await.unwrap(), None);
+    members.remove(fixture.organization, member.id).await.unwrap();
+    assert_eq!(members.external("https://id.example", "ada").await.unwrap(), None);
+}
+
+#[tokio::test]
 async fn sessions_are_listed_and_ended_one_by_one() {
     let fixture = Fixture::new();
     let (_, first) = fixture.owner().await;
@@ -336,6 +368,7 @@ fn member_records_match_golden_bytes() {
         role: MemberRole::Owner,
         api_key_access: true,
         password: "$argon2id$".to_owned(),
+        identity: None,
         second_factor: None,
         epoch: 3,
         created_at: at,
