@@ -96,7 +96,7 @@ pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Erro
 const NOT_FOUND: ResponseDoc = ResponseDoc::error(404, "Key not found");
 
 pub(crate) const CHANGE: Doc = Doc {
-    request: Some(RequestDoc::json::<KeyPolicyChange>()),
+    request: Some(RequestDoc::optional_json::<KeyPolicyChange>()),
     responses: &[ResponseDoc::json::<Key>(200, "The changed key"), NOT_FOUND],
     description: "Changes what a key may do, from the next request on. Omitted fields keep their \
                   value, and null removes a restriction. Needs the permission 'Can manage API \

@@ -15,11 +15,11 @@ use super::time::{self, SPAN_MAX, Timestamp};
 
 /// Maximum number of model patterns of a key.
 pub const MODELS_MAX: usize = 100;
-/// Maximum length of a model pattern, in bytes.
+/// Maximum length of a model pattern, in characters.
 pub const MODEL_PATTERN_MAX: usize = 256;
 /// Maximum number of tags of a key.
 pub const TAGS_MAX: usize = 20;
-/// Maximum length of a tag, in bytes.
+/// Maximum length of a tag, in characters.
 pub const TAG_MAX: usize = 64;
 /// Maximum size of a key's metadata as JSON, in bytes.
 pub const METADATA_MAX: usize = 4096;
@@ -266,11 +266,11 @@ impl KeyPolicy {
     /// A sentence that names the field.
     pub fn check(&self) -> Result<(), String> {
         if let Some(models) = &self.models {
-            let is_good = |model: &String| (1..=MODEL_PATTERN_MAX).contains(&model.len());
+            let is_good = |model: &String| (1..=MODEL_PATTERN_MAX).contains(&model.chars().count());
             if models.is_empty() || models.len() > MODELS_MAX || !models.iter().all(is_good) {
                 return Err(format!(
                     "models must have 1 to {MODELS_MAX} slugs or patterns of 1 to \
-                     {MODEL_PATTERN_MAX} bytes"
+                     {MODEL_PATTERN_MAX} characters"
                 ));
             }
         }
@@ -279,16 +279,10 @@ impl KeyPolicy {
                 let all = Scope::ALL.map(Scope::as_str).join(", ");
                 return Err(format!("scopes must not be empty; the scopes are {all}"));
             }
-            if scopes.contains(&Scope::Worker) && scopes.len() > 1 {
-                return Err("the scope worker cannot be combined with other scopes".to_owned());
-            }
         }
         let most = Usd::from_micros(BUDGET_DOLLARS_MAX * 1_000_000);
         if self.max_budget.is_some_and(|budget| budget < Usd::ZERO || budget > most) {
             return Err(format!("max_budget must be 0 to {BUDGET_DOLLARS_MAX} USD"));
-        }
-        if self.budget_duration.is_some() && self.max_budget.is_none() {
-            return Err("budget_duration needs max_budget".to_owned());
         }
         let is_good = |limit: Option<u32>| limit.is_none_or(|one| (1..=RATE_MAX).contains(&one));
         for (name, limit) in [
@@ -303,12 +297,11 @@ impl KeyPolicy {
             return Err(format!("tpm_limit must be 1 to {TOKENS_MAX}"));
         }
         let is_tag = |tag: &String| {
-            (1..=TAG_MAX).contains(&tag.len()) && !tag.chars().any(char::is_control)
+            (1..=TAG_MAX).contains(&tag.chars().count()) && !tag.chars().any(char::is_control)
         };
         if self.tags.len() > TAGS_MAX || !self.tags.iter().all(is_tag) {
             return Err(format!(
-                "tags must be at most {TAGS_MAX} texts of 1 to {TAG_MAX} bytes without control \
-                 characters"
+                "tags must be at most {TAGS_MAX} texts of 1 to {TAG_MAX} characters, without controls"
             ));
         }
         let bytes = self.metadata.as_ref().map_or(0, |map| Value::from(map.clone()).to_string().len());
@@ -427,9 +420,7 @@ mod tests {
         for (wrong, named) in [
             (r#"{"models":[]}"#, "models"),
             (r#"{"scopes":[]}"#, "scopes"),
-            (r#"{"scopes":["worker","chat"]}"#, "worker"),
             (r#"{"max_budget":-1}"#, "max_budget"),
-            (r#"{"budget_duration":"1d"}"#, "budget_duration"),
             (r#"{"rpm_limit":0}"#, "rpm_limit"),
             (r#"{"tpm_limit":0}"#, "tpm_limit"),
             (r#"{"max_parallel_requests":0}"#, "max_parallel_requests"),

@@ -7,12 +7,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::Time;
+use super::{Time, pattern};
 use super::request::Mismatch;
 use orrery_domain::account::ApiKey;
 use orrery_domain::ids::KeyId;
 use orrery_domain::key_policy::{
-    self, BUDGET_DOLLARS_MAX, BudgetPeriod, MODELS_MAX, RATE_MAX, Scope, TAGS_MAX, TOKENS_MAX,
+    self, BUDGET_DOLLARS_MAX, BudgetPeriod, MODEL_PATTERN_MAX, MODELS_MAX, RATE_MAX, Scope, TAG_MAX,
+    TAGS_MAX, TOKENS_MAX,
 };
 use orrery_domain::money::Usd;
 use orrery_domain::time::Timestamp;
@@ -23,7 +24,12 @@ use orrery_domain::time::Timestamp;
 pub struct KeyPolicyChange {
     /// The slugs and IDs of the models that the key may use; `*` stands for any text.
     #[serde(default, deserialize_with = "super::given")]
-    #[schemars(with = "Option<Vec<String>>", length(min = 1, max = MODELS_MAX))]
+    #[schemars(
+        with = "Option<Vec<String>>",
+        length(min = 1, max = MODELS_MAX),
+        inner(length(max = MODEL_PATTERN_MAX)),
+        transform = pattern::each_name
+    )]
     pub models: Option<Option<Vec<String>>>,
     /// What the key may do. Without scopes, a key may do everything except work as a worker.
     #[serde(default, deserialize_with = "super::given")]
@@ -36,7 +42,7 @@ pub struct KeyPolicyChange {
     /// The period of the budget, such as `30d` or `1mo`, counted from the creation of the key.
     /// Without a period, the budget is for the lifetime of the key.
     #[serde(default, deserialize_with = "super::given")]
-    #[schemars(with = "Option<String>")]
+    #[schemars(with = "Option<String>", transform = pattern::budget_period)]
     pub budget_duration: Option<Option<String>>,
     /// The maximum number of requests per minute that start work.
     #[serde(default, deserialize_with = "super::given")]
@@ -56,7 +62,12 @@ pub struct KeyPolicyChange {
     pub metadata: Option<Option<Map<String, Value>>>,
     /// Tags for grouping keys.
     #[serde(default, deserialize_with = "super::given")]
-    #[schemars(with = "Option<Vec<String>>", length(max = TAGS_MAX))]
+    #[schemars(
+        with = "Option<Vec<String>>",
+        length(max = TAGS_MAX),
+        inner(length(max = TAG_MAX)),
+        transform = pattern::each_name
+    )]
     pub tags: Option<Option<Vec<String>>>,
     /// Whether all requests with the key are refused.
     #[serde(default, deserialize_with = "super::given")]
@@ -85,7 +96,7 @@ impl KeyPolicyChange {
         }
         if let Some(period) = self.budget_duration {
             let parse = |text: String| {
-                let sentence = "must be a duration of at least a minute, such as 30d, or 1mo";
+                let sentence = pattern::BUDGET_PERIOD.sentence;
                 BudgetPeriod::parse(&text)
                     .ok_or_else(|| Mismatch::field("budget_duration", sentence))
             };

@@ -95,7 +95,14 @@ pub const SHA256: Pattern = Pattern {
     accepts: |text| text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()),
 };
 
-const ALL: [&Pattern; 11] = [
+/// The period of a budget.
+pub const BUDGET_PERIOD: Pattern = Pattern {
+    regex: "^(1mo|[1-9][0-9]{0,3}[mhdw]( [1-9][0-9]{0,3}[mhdw]){0,3})$",
+    sentence: "must be a duration of minutes, hours, days or weeks, such as 30d or 12h, or 1mo",
+    accepts: is_budget_period,
+};
+
+const ALL: [&Pattern; 12] = [
     &FILLED,
     &LINE,
     &WITHOUT_NUL,
@@ -107,7 +114,19 @@ const ALL: [&Pattern; 11] = [
     &OPTIONAL_EMAIL,
     &FILE_NAME,
     &SHA256,
+    &BUDGET_PERIOD,
 ];
+
+fn is_budget_period(text: &str) -> bool {
+    let is_span = |part: &str| {
+        let digits = part.strip_suffix(['m', 'h', 'd', 'w']).unwrap_or_default();
+        (1..=4).contains(&digits.len())
+            && !digits.starts_with('0')
+            && digits.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let parts = || text.split(' ');
+    text == "1mo" || (parts().count() <= 4 && parts().all(is_span))
+}
 
 fn is_web_url(text: &str) -> bool {
     let scheme = text.split_once(':').map(|(scheme, _)| scheme.to_ascii_lowercase());
@@ -149,6 +168,7 @@ transforms! {
     optional_email: OPTIONAL_EMAIL;
     file_name: FILE_NAME;
     sha256: SHA256;
+    budget_period: BUDGET_PERIOD;
 }
 
 /// Adds [`FILLED`] and [`LINE`] to the schema of a field.
