@@ -274,11 +274,9 @@ impl KeyPolicy {
                 ));
             }
         }
-        if let Some(scopes) = &self.scopes {
-            if scopes.is_empty() {
-                let all = Scope::ALL.map(Scope::as_str).join(", ");
-                return Err(format!("scopes must not be empty; the scopes are {all}"));
-            }
+        if self.scopes.as_ref().is_some_and(BTreeSet::is_empty) {
+            let all = Scope::ALL.map(Scope::as_str).join(", ");
+            return Err(format!("scopes must not be empty; the scopes are {all}"));
         }
         let most = Usd::from_micros(BUDGET_DOLLARS_MAX * 1_000_000);
         if self.max_budget.is_some_and(|budget| budget < Usd::ZERO || budget > most) {
