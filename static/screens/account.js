@@ -45,7 +45,7 @@ export function List() {
       <div><dt>API key access</dt><dd>${member.api_key_access ? "Can manage API keys" : "No"}</dd></div></dl>
     ${member.external ? html`<p class="quiet">You log in through the identity provider of your organization, which decides your role.</p>` : null}
     ${
-      member.external
+      member.external || session.value.needs_second_factor
         ? null
         : html`<section class="narrow"><h2>Change the password</h2><form class="stack" onSubmit=${submit}><${Username} email=${member.email} />
       ${state.done ? html`<${Notice} kind="good">The password is changed. You are logged out on every other device.</${Notice}>` : null}
