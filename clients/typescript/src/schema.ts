@@ -938,6 +938,106 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/audio/transcriptions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Transcribe an audio file
+         * @description Writes down what is said in an audio file, in OpenAI's format, with a local model of the kind `transcriptions` or a model of the upstream. Other fields are passed on to the model. The cost is in `usage.cost` of a JSON answer. Errors have OpenAI's format.
+         */
+        post: operations["create_transcription"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/audio/translations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Translate an audio file into English
+         * @description Writes down in English what is said in an audio file, in OpenAI's format, with a local model of the kind `transcriptions` or a model of the upstream. Other fields are passed on to the model. The cost is in `usage.cost` of a JSON answer. Errors have OpenAI's format.
+         */
+        post: operations["create_translation"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/audio/speech": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Read a text aloud
+         * @description Reads a text aloud, in OpenAI's format, with a local model of the kind `speech` or a model of the upstream. The audio is sent as it arrives; if the model fails after that, the connection breaks. Other fields are passed on to the model. Errors have OpenAI's format.
+         */
+        post: operations["create_speech"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/images/generations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Make images
+         * @description Makes images from a prompt, in OpenAI's format, with a local model of the kind `images` or a model of the upstream. With `response_format: url`, the images are stored as files of the organization. Other fields are passed on to the model. The cost is in `usage.cost`. Errors have OpenAI's format.
+         */
+        post: operations["create_image"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/images/edits": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Change images
+         * @description Changes images as a prompt says, in OpenAI's format, with a local model of the kind `images` or a model of the upstream. With `response_format: url`, the new images are stored as files of the organization. Other fields are passed on to the model. The cost is in `usage.cost`. Errors have OpenAI's format.
+         */
+        post: operations["edit_image"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/responses": {
         parameters: {
             query?: never;
@@ -949,7 +1049,7 @@ export interface paths {
         put?: never;
         /**
          * Create a response
-         * @description Answers in the format of OpenAI's Responses API with any model that can be called by chat completions: a local chat model, the agent, an alias, or a model of the upstream. The request is translated to a chat completion, and its answer back. The response is stored for `retention.responses` of the configuration unless `store` is false, so that `previous_response_id` can continue it. With `background`, the answer is the queued response, which survives a restart. The cost is in `usage.cost`. Errors have OpenAI's format.
+         * @description Answers in the format of OpenAI's Responses API with any model that can be called by chat completions: a local chat model, the agent, an alias, or a model of the upstream. The request is translated to a chat completion, and its answer back. The response is stored for `retention.responses` of the configuration unless `store` is false, so that `previous_response_id` can continue it. With `background`, the answer is the queued response, which survives a restart; an `Idempotency-Key` counts only then. The cost is in `usage.cost`. Errors have OpenAI's format.
          */
         post: operations["create_response"];
         delete?: never;
@@ -1071,7 +1171,7 @@ export interface paths {
         };
         /**
          * List callable models
-         * @description Returns the local models that chat completions, embeddings, text completions or rerank can call, then those of the upstream, with their prices, which include the platform fee. While the upstream does not its last list is returned, and `upstream.stale` is true.
+         * @description Returns the local models that chat completions, embeddings, text completions, rerank, audio or images can call, then those of the upstream, with their prices, which include the platform fee. While the upstream does not answer, its last list is returned, and `upstream.stale` is true.
          */
         get: operations["list_chat_models"];
         put?: never;
@@ -1602,6 +1702,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/key/info": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get the API key of the request
+         * @description Returns the API key of the request: what it may do, its limits, and what it has spent in the current period of its budget.
+         */
+        get: operations["get_key_info"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/limits": {
         parameters: {
             query?: never;
@@ -2004,7 +2124,7 @@ export interface components {
          * @description The kind of a model.
          * @enum {string}
          */
-        RouterModelKind: "chat" | "embeddings" | "completions" | "rerank";
+        RouterModelKind: "chat" | "embeddings" | "completions" | "rerank" | "transcriptions" | "speech" | "images";
         /** @description A price in US dollars, including this service's platform fee. */
         RouterModelPricing: {
             /**
@@ -2027,6 +2147,21 @@ export interface components {
              * @description The price per million tokens of the answer.
              */
             per_million_output_tokens: number | null;
+            /**
+             * Format: double
+             * @description The price per minute of audio that is transcribed or translated.
+             */
+            per_audio_minute?: number | null;
+            /**
+             * Format: double
+             * @description The price per million characters of text that are read aloud.
+             */
+            per_million_characters?: number | null;
+            /**
+             * Format: double
+             * @description The price per image.
+             */
+            per_image?: number | null;
         };
         /** @description The models that Anthropic's clients can call, all in one page. */
         MessageModels: {
@@ -3190,6 +3325,21 @@ export interface components {
             output_tokens: number;
             /** @description Whether the token counts are estimated because the model did not report them. */
             tokens_estimated: boolean;
+            /**
+             * Format: double
+             * @description Seconds of audio that were transcribed. Absent for other operations.
+             */
+            audio_seconds?: number | null;
+            /**
+             * Format: uint64
+             * @description Characters of text that were read aloud. Absent for other operations.
+             */
+            characters?: number | null;
+            /**
+             * Format: uint64
+             * @description The number of images that were made. Absent for other operations.
+             */
+            images?: number | null;
             /** @description Whether the model has a price. Otherwise, the call is free. */
             priced: boolean;
             /**
@@ -3202,7 +3352,7 @@ export interface components {
          * @description The type of the call.
          * @enum {string}
          */
-        HistoryChatOperation: "chat" | "embeddings" | "completions" | "rerank";
+        HistoryChatOperation: "chat" | "embeddings" | "completions" | "rerank" | "transcriptions" | "translations" | "speech" | "images" | "image_edits";
         /** @description A decisions request. */
         HistoryDecision: {
             /**
@@ -3430,6 +3580,58 @@ export interface components {
         RerankDocumentObject: {
             /** @description The text of the document. */
             text: string;
+        };
+        /** @description A transcript or translation. Models may add other fields. */
+        Transcript: {
+            /** @description The text. */
+            text: string;
+            /** @description What was used, and its cost. */
+            usage?: components["schemas"]["MediaUsage"] | null;
+        } & {
+            [key: string]: unknown;
+        };
+        /**
+         * @description What a call for audio or images used. Models add other fields, such as `seconds` or
+         *     `input_tokens`.
+         */
+        MediaUsage: {
+            /**
+             * Format: double
+             * @description The cost in US dollars.
+             */
+            cost: number;
+        } & {
+            [key: string]: unknown;
+        };
+        /**
+         * @description The data of an event of a streamed transcript or image. The model's events are forwarded byte
+         *     for byte. A stream that breaks ends with an error.
+         */
+        MediaStreamEvent: components["schemas"]["MediaPart"] | components["schemas"]["OpenAiError"] | components["schemas"]["StreamEnd"];
+        /** @description A part of a streamed transcript or image, in the form of the model. */
+        MediaPart: {
+            /** @description The type of the event, such as `transcript.text.delta`. */
+            type?: string | null;
+        } & {
+            [key: string]: unknown;
+        };
+        /** @description The answer with images. Models may add other fields. */
+        ImageAnswer: {
+            /** @description The images. */
+            data: components["schemas"]["AnswerImage"][];
+            /** @description What was used, and its cost. */
+            usage?: components["schemas"]["MediaUsage"] | null;
+        } & {
+            [key: string]: unknown;
+        };
+        /** @description An image. Models may add other fields. */
+        AnswerImage: {
+            /** @description The URL of the file, which can be read without a key. */
+            url?: string | null;
+            /** @description The bytes in base64. */
+            b64_json?: string | null;
+        } & {
+            [key: string]: unknown;
         };
         /** @description A response in OpenAI's format. */
         Response: {
@@ -4488,6 +4690,69 @@ export interface components {
             /** @description A warning for each unknown field of the request. Absent if there are none. */
             warnings?: string[];
         };
+        /** @description The API key of a request. */
+        KeyInfo: {
+            /**
+             * Format: uuid
+             * @description The ID of the key.
+             */
+            key_id: string;
+            /** @description The name of the key. */
+            name: string;
+            /**
+             * Format: date-time
+             * @description When the key expires. Null if the key never expires.
+             */
+            expires_at: string | null;
+            /** @description The slugs and IDs of the models that the key may use. Null for all models. */
+            models: string[] | null;
+            /** @description What the key may do. Null for everything except work as a worker. */
+            scopes: components["schemas"]["KeyScope"][] | null;
+            /**
+             * Format: double
+             * @description The charges in the current period of the budget, in US dollars; without a period, all
+             *     charges of the key.
+             */
+            spend: number;
+            /**
+             * Format: double
+             * @description The maximum charges in a period, in US dollars. Null for no maximum.
+             */
+            max_budget: number | null;
+            /** @description The period of the budget. Null for the lifetime of the key. */
+            budget_duration: string | null;
+            /**
+             * Format: date-time
+             * @description When the next period of the budget begins. Null without a period.
+             */
+            budget_reset_at: string | null;
+            /**
+             * Format: uint32
+             * @description The maximum number of requests per minute. Null for no maximum.
+             */
+            rpm_limit: number | null;
+            /**
+             * Format: uint64
+             * @description The maximum number of tokens per minute. Null for no maximum.
+             */
+            tpm_limit: number | null;
+            /**
+             * Format: uint32
+             * @description The maximum number of requests in flight. Null for no maximum.
+             */
+            max_parallel_requests: number | null;
+            /** @description Tags for grouping keys. */
+            tags: string[];
+            /** @description Data of the operator about the key. Null if there is none. */
+            metadata: components["schemas"]["JsonObject"] | null;
+            /** @description Whether all requests with the key are refused. */
+            blocked: boolean;
+        };
+        /**
+         * @description A group of operations that an API key may be restricted to.
+         * @enum {string}
+         */
+        KeyScope: "predict" | "chat" | "workflow.run" | "workflow.write" | "files" | "read" | "secrets" | "worker";
         /** @description An organization's limits and their usage. */
         Limits: {
             /** @description Requests per second, over all keys of the organization. */
@@ -5317,21 +5582,6 @@ export interface components {
             /** @description Options for a streamed answer. */
             stream_options?: components["schemas"]["ChatStreamOptions"] | null;
             /**
-             * Format: uint64
-             * @description The number of answers to generate.
-             */
-            n?: number | null;
-            /**
-             * Format: int64
-             * @description The older name of `max_completion_tokens`.
-             */
-            max_tokens?: number | null;
-            /**
-             * Format: int64
-             * @description The maximum number of tokens per answer. -1 means limited only by the context length.
-             */
-            max_completion_tokens?: number | null;
-            /**
              * Format: double
              * @description The sampling temperature. Higher values make the answer more random.
              */
@@ -5351,15 +5601,30 @@ export interface components {
              * @description Positive values make tokens less likely the more often they occur in the text.
              */
             frequency_penalty?: number | null;
+            /** @description The string at which the model stops, or up to 64 such strings. */
+            stop?: components["schemas"]["OneTextOrSeveral"] | null;
+            /** @description The fallback chain to use for a local model. Defaults to the first enabled chain by name. */
+            fallback_selector?: string | null;
+            /**
+             * Format: uint64
+             * @description The number of answers to generate.
+             */
+            n?: number | null;
+            /**
+             * Format: int64
+             * @description The older name of `max_completion_tokens`.
+             */
+            max_tokens?: number | null;
+            /**
+             * Format: int64
+             * @description The maximum number of tokens per answer. -1 means limited only by the context length.
+             */
+            max_completion_tokens?: number | null;
             /**
              * Format: uint64
              * @description The number of most likely tokens to report at each position.
              */
             top_logprobs?: number | null;
-            /** @description The string at which the model stops, or up to 64 such strings. */
-            stop?: components["schemas"]["OneTextOrSeveral"] | null;
-            /** @description The fallback chain to use for a local model. Defaults to the first enabled chain by name. */
-            fallback_selector?: string | null;
         };
         /** @description A message of the conversation. */
         ChatMessage: {
@@ -5430,6 +5695,30 @@ export interface components {
             /** @description Options for a streamed answer. */
             stream_options?: components["schemas"]["ChatStreamOptions"] | null;
             /**
+             * Format: double
+             * @description The sampling temperature. Higher values make the answer more random.
+             */
+            temperature?: number | null;
+            /**
+             * Format: double
+             * @description Sample only from the most likely tokens whose probabilities add up to this value.
+             */
+            top_p?: number | null;
+            /**
+             * Format: double
+             * @description Positive values make tokens that already occur in the text less likely.
+             */
+            presence_penalty?: number | null;
+            /**
+             * Format: double
+             * @description Positive values make tokens less likely the more often they occur in the text.
+             */
+            frequency_penalty?: number | null;
+            /** @description The string at which the model stops, or up to 64 such strings. */
+            stop?: components["schemas"]["OneTextOrSeveral"] | null;
+            /** @description The fallback chain to use for a local model. Defaults to the first enabled chain by name. */
+            fallback_selector?: string | null;
+            /**
              * Format: uint64
              * @description The number of answers to each prompt. At most 128 answers in total.
              */
@@ -5449,30 +5738,6 @@ export interface components {
              * @description The maximum number of tokens per answer. -1 means limited only by the context length.
              */
             max_tokens?: number | null;
-            /**
-             * Format: double
-             * @description The sampling temperature. Higher values make the answer more random.
-             */
-            temperature?: number | null;
-            /**
-             * Format: double
-             * @description Sample only from the most likely tokens whose probabilities add up to this value.
-             */
-            top_p?: number | null;
-            /**
-             * Format: double
-             * @description Positive values make tokens less likely that already occur in the text.
-             */
-            presence_penalty?: number | null;
-            /**
-             * Format: double
-             * @description Positive values make tokens less likely the more often they occur in the text.
-             */
-            frequency_penalty?: number | null;
-            /** @description Where the model stops: a string, or up to 64 of them. */
-            stop?: components["schemas"]["OneTextOrSeveral"] | null;
-            /** @description The fallback chain to use for a local model. Defaults to the first enabled chain by name. */
-            fallback_selector?: string | null;
         };
         /** @description The text to continue: a string, up to 128 strings, or arrays of tokens. */
         TextCompletionPrompt: string | string[] | number[] | number[][];
@@ -5511,6 +5776,180 @@ export interface components {
         };
         /** @description A document: its text, or an object with its text. */
         RerankDocument: string | components["schemas"]["RerankDocumentObject"];
+        /** @description An audio file to transcribe. Other fields are passed to the model unchanged. */
+        TranscriptionForm: {
+            /**
+             * Format: binary
+             * @description The audio, with a filename.
+             */
+            file: string;
+            /**
+             * @description The slug of a local model of the kind `transcriptions`, or a model ID exactly as the
+             *     upstream lists it.
+             */
+            model: string & unknown;
+            /** @description The language of the audio, such as `en`. */
+            language?: string | null;
+            /** @description Text that precedes the audio, or hints about its words. */
+            prompt?: string | null;
+            /** @description The format of the answer. Defaults to `json`. */
+            response_format?: components["schemas"]["TranscriptFormat"] | null;
+            /**
+             * Format: double
+             * @description The sampling temperature.
+             */
+            temperature?: number | null;
+            /** @description Whether `verbose_json` has the times of words or of segments. May be repeated. */
+            "timestamp_granularities[]"?: components["schemas"]["TimestampGranularity"][] | null;
+            /** @description Whether to stream the transcript as server-sent events. */
+            stream?: boolean | null;
+        };
+        /**
+         * @description The format of a transcript.
+         * @enum {string}
+         */
+        TranscriptFormat: "json" | "text" | "srt" | "vtt" | "verbose_json" | "diarized_json";
+        /**
+         * @description What has times in a verbose transcript.
+         * @enum {string}
+         */
+        TimestampGranularity: "word" | "segment";
+        /** @description An audio file to translate into English. Other fields are passed to the model unchanged. */
+        TranslationForm: {
+            /**
+             * Format: binary
+             * @description The audio, with a filename.
+             */
+            file: string;
+            /**
+             * @description The slug of a local model of the kind `transcriptions`, or a model ID exactly as the
+             *     upstream lists it.
+             */
+            model: string & unknown;
+            /** @description English text that precedes the audio, or hints about its words. */
+            prompt?: string | null;
+            /** @description The format of the answer. Defaults to `json`. */
+            response_format?: components["schemas"]["TranscriptFormat"] | null;
+            /**
+             * Format: double
+             * @description The sampling temperature.
+             */
+            temperature?: number | null;
+        };
+        /**
+         * @description A text to read aloud. Fields that are not listed here are passed to the model unchanged.
+         * @example {
+         *       "model": "kokoro",
+         *       "input": "Good morning.",
+         *       "voice": "af_sky"
+         *     }
+         */
+        SpeechRequest: {
+            /**
+             * @description The slug of a local model of the kind `speech`, or a model ID exactly as the upstream lists
+             *     it.
+             */
+            model: string & unknown;
+            /** @description The text to read aloud. */
+            input: string;
+            /** @description The name of the voice, or an object with its `id`, as the model knows it. */
+            voice?: components["schemas"]["SpeechVoice"] | null;
+            /** @description The format of the audio, such as `mp3`, `opus`, `aac`, `flac`, `wav` or `pcm`. */
+            response_format?: string | null;
+            /**
+             * Format: double
+             * @description The speed, where 1 is normal.
+             */
+            speed?: number | null;
+            /** @description How to speak, for models that take instructions. */
+            instructions?: string | null;
+            /** @description Whether the answer is the audio itself, which is the default, or server-sent events. */
+            stream_format?: components["schemas"]["SpeechStreamFormat"] | null;
+        };
+        /** @description A voice: its name, or an object with its ID. */
+        SpeechVoice: string | components["schemas"]["SpeechCustomVoice"];
+        /** @description A voice by its ID. */
+        SpeechCustomVoice: {
+            /** @description The ID of the voice. */
+            id: string;
+        };
+        /**
+         * @description The form of speech.
+         * @enum {string}
+         */
+        SpeechStreamFormat: "audio" | "sse";
+        /**
+         * @description Images to make. Fields that are not listed here are passed to the model unchanged.
+         * @example {
+         *       "model": "sdxl",
+         *       "prompt": "A lighthouse at dusk",
+         *       "size": "1024x1024"
+         *     }
+         */
+        ImageRequest: {
+            /**
+             * @description The slug of a local model of the kind `images`, or a model ID exactly as the upstream lists
+             *     it.
+             */
+            model: string & unknown;
+            /** @description What the images show. */
+            prompt: string;
+            /**
+             * Format: uint64
+             * @description The number of images.
+             */
+            n?: number | null;
+            /** @description The size, such as `1024x1024`. */
+            size?: string | null;
+            /**
+             * @description Whether the answer has URLs of files of this service, or the bytes in base64, which is the
+             *     default.
+             */
+            response_format?: components["schemas"]["ImageFormat"] | null;
+            /** @description Whether to stream the images as server-sent events. */
+            stream?: boolean | null;
+        };
+        /**
+         * @description The form of the images of an answer.
+         * @enum {string}
+         */
+        ImageFormat: "url" | "b64_json";
+        /** @description Images to change. Other fields are passed to the model unchanged. */
+        ImageEditForm: {
+            /**
+             * Format: binary
+             * @description The image to change. `image[]`, which may be repeated, sends several.
+             */
+            image?: string | null;
+            /** @description The images to change, instead of `image`. */
+            "image[]"?: string[] | null;
+            /**
+             * Format: binary
+             * @description An image whose transparent areas say where to change the first image.
+             */
+            mask?: string | null;
+            /**
+             * @description The slug of a local model of the kind `images`, or a model ID exactly as the upstream lists
+             *     it.
+             */
+            model: string & unknown;
+            /** @description What the images should show. */
+            prompt: string;
+            /**
+             * Format: uint64
+             * @description The number of images to make.
+             */
+            n?: number | null;
+            /** @description The size, such as `1024x1024`. */
+            size?: string | null;
+            /**
+             * @description Whether the answer has URLs of files of this service, or the bytes in base64, which is the
+             *     default.
+             */
+            response_format?: components["schemas"]["ImageFormat"] | null;
+            /** @description Whether to stream the images as server-sent events. */
+            stream?: boolean | null;
+        };
         /**
          * @description A response to create.
          * @example {
@@ -9432,10 +9871,139 @@ export interface operations {
             };
         };
     };
-    create_response: {
+    create_transcription: {
         parameters: {
             query?: never;
             header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "multipart/form-data": components["schemas"]["TranscriptionForm"];
+            };
+        };
+        responses: {
+            /** @description The transcript in the requested format; with `stream`, server-sent events */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Transcript"];
+                    "text/plain": string;
+                    "text/event-stream": components["schemas"]["MediaStreamEvent"];
+                };
+            };
+        };
+    };
+    create_translation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "multipart/form-data": components["schemas"]["TranslationForm"];
+            };
+        };
+        responses: {
+            /** @description The translation in the requested format */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Transcript"];
+                    "text/plain": string;
+                };
+            };
+        };
+    };
+    create_speech: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SpeechRequest"];
+            };
+        };
+        responses: {
+            /** @description The audio; with `stream_format: sse`, server-sent events */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": string;
+                    "*/*": string;
+                };
+            };
+        };
+    };
+    create_image: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ImageRequest"];
+            };
+        };
+        responses: {
+            /** @description The images; with `stream`, server-sent events */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ImageAnswer"];
+                    "text/event-stream": components["schemas"]["MediaStreamEvent"];
+                };
+            };
+        };
+    };
+    edit_image: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "multipart/form-data": components["schemas"]["ImageEditForm"];
+            };
+        };
+        responses: {
+            /** @description The images; with `stream`, server-sent events */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ImageAnswer"];
+                    "text/event-stream": components["schemas"]["MediaStreamEvent"];
+                };
+            };
+        };
+    };
+    create_response: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description For 24 hours, a repeated request with this key returns the first response */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -10472,6 +11040,26 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+        };
+    };
+    get_key_info: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The key of the request */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KeyInfo"];
+                };
             };
         };
     };

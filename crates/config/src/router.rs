@@ -11,7 +11,7 @@ use super::values::{
     self, Value, api_url, duration, flag, list, map, number, one_of, problem, text, web_address,
     wrong_type,
 };
-use super::{ModelPrice, Router, Secret};
+use super::Secret;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -25,6 +25,45 @@ const PRICE_MAX: f64 = 1_000_000.0;
 /// Expected form of a table in `prices`.
 const PRICE: &str = "a table such as { model = \"openai/gpt-x\", per_million_input_tokens = 2.5, \
                      per_million_output_tokens = 10.0 }";
+
+/// The chat router.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Router {
+    /// URL of the upstream for model ids that are not local, including `/v1`, without a trailing
+    /// slash. With `None`, such ids are unknown.
+    pub upstream_url: Option<String>,
+    pub upstream_key: Option<Secret>,
+    pub responses: Responses,
+    /// Fraction added to each price: 0.05 adds 5 %.
+    pub platform_fee: f64,
+    /// Prices of the upstream's models, at most one per model.
+    pub prices: Vec<ModelPrice>,
+    /// Aliases: pairs of a model ID, which may contain one `*`, and the ID of the model that the
+    /// alias stands for.
+    pub aliases: Vec<(String, String)>,
+    /// Whether the history stores models' answers.
+    pub keep_content: bool,
+    /// Time limit for the name lookup, the connection and the TLS handshake together.
+    pub connect_timeout: Duration,
+    /// Time limit for the first byte of a response.
+    pub first_byte_timeout: Duration,
+    /// Time limit for a pause within a response.
+    pub idle_timeout: Duration,
+    /// Time for which the upstream's list of models is cached.
+    pub catalog_ttl: Duration,
+}
+
+/// Price of an upstream model, in US dollars.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelPrice {
+    /// The model's id, as the upstream spells it.
+    pub model: String,
+    pub per_million_input_tokens: Option<f64>,
+    pub per_million_output_tokens: Option<f64>,
+    pub per_audio_minute: Option<f64>,
+    pub per_million_characters: Option<f64>,
+    pub per_image: Option<f64>,
+}
 
 /// How requests in the format of OpenAI's Responses API reach the upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -82,7 +82,7 @@ Where a model runs.
 """
 
 
-RouterModelKind: TypeAlias = Literal["chat", "embeddings", "completions", "rerank"]
+RouterModelKind: TypeAlias = Literal["chat", "embeddings", "completions", "rerank", "transcriptions", "speech", "images"]
 """
 The kind of a model.
 """
@@ -108,6 +108,18 @@ class RouterModelPricing(TypedDict):
     per_million_output_tokens: Optional[float]
     """
     The price per million tokens of the answer.
+    """
+    per_audio_minute: NotRequired[Optional[float]]
+    """
+    The price per minute of audio that is transcribed or translated.
+    """
+    per_million_characters: NotRequired[Optional[float]]
+    """
+    The price per million characters of text that are read aloud.
+    """
+    per_image: NotRequired[Optional[float]]
+    """
+    The price per image.
     """
 
 
@@ -584,7 +596,7 @@ The status of a row. The values depend on its type.
 """
 
 
-HistoryChatOperation: TypeAlias = Literal["chat", "embeddings", "completions", "rerank"]
+HistoryChatOperation: TypeAlias = Literal["chat", "embeddings", "completions", "rerank", "transcriptions", "translations", "speech", "images", "image_edits"]
 """
 The type of the call.
 """
@@ -746,6 +758,44 @@ class RerankDocumentObject(TypedDict):
     text: str
     """
     The text of the document.
+    """
+
+
+class MediaUsage(TypedDict):
+    """
+    What a call for audio or images used. Models add other fields, such as `seconds` or
+    `input_tokens`.
+    """
+
+    cost: float
+    """
+    The cost in US dollars.
+    """
+
+
+class MediaPart(TypedDict):
+    """
+    A part of a streamed transcript or image, in the form of the model.
+    """
+
+    type: NotRequired[Optional[str]]
+    """
+    The type of the event, such as `transcript.text.delta`.
+    """
+
+
+class AnswerImage(TypedDict):
+    """
+    An image. Models may add other fields.
+    """
+
+    url: NotRequired[Optional[str]]
+    """
+    The URL of the file, which can be read without a key.
+    """
+    b64_json: NotRequired[Optional[str]]
+    """
+    The bytes in base64.
     """
 
 
@@ -1334,6 +1384,12 @@ class Secret(TypedDict):
     """
 
 
+KeyScope: TypeAlias = Literal["predict", "chat", "workflow.run", "workflow.write", "files", "read", "secrets", "worker"]
+"""
+A group of operations that an API key may be restricted to.
+"""
+
+
 class Limit(TypedDict):
     """
     A limit and its usage.
@@ -1903,6 +1959,106 @@ A document: its text, or an object with its text.
 
 Model5: TypeAlias = str
 """
+The slug of a local model of the kind `transcriptions`, or a model ID exactly as the
+upstream lists it.
+"""
+
+
+TranscriptFormat: TypeAlias = Literal["json", "text", "srt", "vtt", "verbose_json", "diarized_json"]
+"""
+The format of a transcript.
+"""
+
+
+TimestampGranularity: TypeAlias = Literal["word", "segment"]
+"""
+What has times in a verbose transcript.
+"""
+
+
+class TranslationForm(TypedDict):
+    """
+    An audio file to translate into English. Other fields are passed to the model unchanged.
+    """
+
+    file: bytes
+    """
+    The audio, with a filename.
+    """
+    model: Model5
+    """
+    The slug of a local model of the kind `transcriptions`, or a model ID exactly as the
+    upstream lists it.
+    """
+    prompt: NotRequired[Optional[str]]
+    """
+    English text that precedes the audio, or hints about its words.
+    """
+    response_format: NotRequired[Optional[TranscriptFormat]]
+    """
+    The format of the answer. Defaults to `json`.
+    """
+    temperature: NotRequired[Optional[float]]
+    """
+    The sampling temperature.
+    """
+
+
+Model7: TypeAlias = str
+"""
+The slug of a local model of the kind `speech`, or a model ID exactly as the upstream lists
+it.
+"""
+
+
+class SpeechCustomVoice(TypedDict):
+    """
+    A voice by its ID.
+    """
+
+    id: str
+    """
+    The ID of the voice.
+    """
+
+
+SpeechStreamFormat: TypeAlias = Literal["audio", "sse"]
+"""
+The form of speech.
+"""
+
+
+Model8: TypeAlias = str
+"""
+The slug of a local model of the kind `images`, or a model ID exactly as the upstream lists
+it.
+"""
+
+
+ImageFormat: TypeAlias = Literal["url", "b64_json"]
+"""
+The form of the images of an answer.
+"""
+
+
+ImageEditForm = TypedDict(
+    "ImageEditForm",
+    {
+        "image": NotRequired[Optional[bytes]],
+        "image[]": NotRequired[Optional[list[bytes]]],
+        "mask": NotRequired[Optional[bytes]],
+        "model": Model8,
+        "prompt": str,
+        "n": NotRequired[Optional[int]],
+        "size": NotRequired[Optional[str]],
+        "response_format": NotRequired[Optional[ImageFormat]],
+        "stream": NotRequired[Optional[bool]],
+    },
+)
+
+
+Model10: TypeAlias = str
+"""
 The slug of a local chat model, an alias of the configuration, or a model ID of the
 upstream.
 """
@@ -1971,7 +2127,7 @@ class ResponseInputReasoningConfig(TypedDict):
     """
 
 
-Model6: TypeAlias = str
+Model11: TypeAlias = str
 """
 The slug of a local chat model, an alias from the configuration, or a model ID of the
 upstream.
@@ -2024,7 +2180,7 @@ The effort of the reasoning.
 """
 
 
-Model8: TypeAlias = str
+Model13: TypeAlias = str
 """
 A configured alias, the slug of a local chat model, or a model ID of the upstream.
 """
@@ -2074,7 +2230,7 @@ class NewTestDelivery(TypedDict):
     """
 
 
-Model9: TypeAlias = str
+Model14: TypeAlias = str
 
 
 WebhookSubscription: TypeAlias = Literal["prediction.started", "prediction.completed", "prediction.failed", "workflow.started", "workflow.completed", "workflow.failed"]
@@ -2101,7 +2257,7 @@ class WebhookEndpointChange(TypedDict, closed=True):
     """
     The events to receive. Omit or leave empty to receive all events.
     """
-    models: NotRequired[Optional[list[Model9]]]
+    models: NotRequired[Optional[list[Model14]]]
     """
     Only events for predictions of these models. Omit or leave empty for all models.
     """
@@ -4459,6 +4615,18 @@ class HistoryChatCall(TypedDict):
     """
     Whether the token counts are estimated because the model did not report them.
     """
+    audio_seconds: NotRequired[Optional[float]]
+    """
+    Seconds of audio that were transcribed. Absent for other operations.
+    """
+    characters: NotRequired[Optional[int]]
+    """
+    Characters of text that were read aloud. Absent for other operations.
+    """
+    images: NotRequired[Optional[int]]
+    """
+    The number of images that were made. Absent for other operations.
+    """
     priced: bool
     """
     Whether the model has a price. Otherwise, the call is free.
@@ -4541,6 +4709,43 @@ class RerankResult(TypedDict):
     document: NotRequired[Optional[RerankDocumentObject]]
     """
     The document, if the request wants it.
+    """
+
+
+class Transcript(TypedDict):
+    """
+    A transcript or translation. Models may add other fields.
+    """
+
+    text: str
+    """
+    The text.
+    """
+    usage: NotRequired[Optional[MediaUsage]]
+    """
+    What was used, and its cost.
+    """
+
+
+MediaStreamEvent: TypeAlias = Union[MediaPart, OpenAiError, StreamEnd]
+"""
+The data of an event of a streamed transcript or image. The model's events are forwarded byte
+for byte. A stream that breaks ends with an error.
+"""
+
+
+class ImageAnswer(TypedDict):
+    """
+    The answer with images. Models may add other fields.
+    """
+
+    data: list[AnswerImage]
+    """
+    The images.
+    """
+    usage: NotRequired[Optional[MediaUsage]]
+    """
+    What was used, and its cost.
     """
 
 
@@ -5090,6 +5295,74 @@ class Secrets(TypedDict):
     """
 
 
+class KeyInfo(TypedDict):
+    """
+    The API key of a request.
+    """
+
+    key_id: str
+    """
+    The ID of the key.
+    """
+    name: str
+    """
+    The name of the key.
+    """
+    expires_at: Optional[str]
+    """
+    When the key expires. Null if the key never expires.
+    """
+    models: Optional[list[str]]
+    """
+    The slugs and IDs of the models that the key may use. Null for all models.
+    """
+    scopes: Optional[list[KeyScope]]
+    """
+    What the key may do. Null for everything except work as a worker.
+    """
+    spend: float
+    """
+    The charges in the current period of the budget, in US dollars; without a period, all
+    charges of the key.
+    """
+    max_budget: Optional[float]
+    """
+    The maximum charges in a period, in US dollars. Null for no maximum.
+    """
+    budget_duration: Optional[str]
+    """
+    The period of the budget. Null for the lifetime of the key.
+    """
+    budget_reset_at: Optional[str]
+    """
+    When the next period of the budget begins. Null without a period.
+    """
+    rpm_limit: Optional[int]
+    """
+    The maximum number of requests per minute. Null for no maximum.
+    """
+    tpm_limit: Optional[int]
+    """
+    The maximum number of tokens per minute. Null for no maximum.
+    """
+    max_parallel_requests: Optional[int]
+    """
+    The maximum number of requests in flight. Null for no maximum.
+    """
+    tags: list[str]
+    """
+    Tags for grouping keys.
+    """
+    metadata: Optional[JsonObject]
+    """
+    Data of the operator about the key. Null if there is none.
+    """
+    blocked: bool
+    """
+    Whether all requests with the key are refused.
+    """
+
+
 class Limits(TypedDict):
     """
     An organization's limits and their usage.
@@ -5532,6 +5805,30 @@ class TextCompletionRequest(TypedDict):
     """
     Options for a streamed answer.
     """
+    temperature: NotRequired[Optional[float]]
+    """
+    The sampling temperature. Higher values make the answer more random.
+    """
+    top_p: NotRequired[Optional[float]]
+    """
+    Sample only from the most likely tokens whose probabilities add up to this value.
+    """
+    presence_penalty: NotRequired[Optional[float]]
+    """
+    Positive values make tokens that already occur in the text less likely.
+    """
+    frequency_penalty: NotRequired[Optional[float]]
+    """
+    Positive values make tokens less likely the more often they occur in the text.
+    """
+    stop: NotRequired[Optional[OneTextOrSeveral]]
+    """
+    The string at which the model stops, or up to 64 such strings.
+    """
+    fallback_selector: NotRequired[Optional[str]]
+    """
+    The fallback chain to use for a local model. Defaults to the first enabled chain by name.
+    """
     n: NotRequired[Optional[int]]
     """
     The number of answers to each prompt. At most 128 answers in total.
@@ -5547,30 +5844,6 @@ class TextCompletionRequest(TypedDict):
     max_tokens: NotRequired[Optional[int]]
     """
     The maximum number of tokens per answer. -1 means limited only by the context length.
-    """
-    temperature: NotRequired[Optional[float]]
-    """
-    The sampling temperature. Higher values make the answer more random.
-    """
-    top_p: NotRequired[Optional[float]]
-    """
-    Sample only from the most likely tokens whose probabilities add up to this value.
-    """
-    presence_penalty: NotRequired[Optional[float]]
-    """
-    Positive values make tokens less likely that already occur in the text.
-    """
-    frequency_penalty: NotRequired[Optional[float]]
-    """
-    Positive values make tokens less likely the more often they occur in the text.
-    """
-    stop: NotRequired[Optional[OneTextOrSeveral]]
-    """
-    Where the model stops: a string, or up to 64 of them.
-    """
-    fallback_selector: NotRequired[Optional[str]]
-    """
-    The fallback chain to use for a local model. Defaults to the first enabled chain by name.
     """
 
 
@@ -5604,6 +5877,60 @@ class RerankRequest(TypedDict):
     fallback_selector: NotRequired[Optional[str]]
     """
     The fallback chain to use for a local model. Defaults to the first enabled chain by name.
+    """
+
+
+TranscriptionForm = TypedDict(
+    "TranscriptionForm",
+    {
+        "file": bytes,
+        "model": Model5,
+        "language": NotRequired[Optional[str]],
+        "prompt": NotRequired[Optional[str]],
+        "response_format": NotRequired[Optional[TranscriptFormat]],
+        "temperature": NotRequired[Optional[float]],
+        "timestamp_granularities[]": NotRequired[Optional[list[TimestampGranularity]]],
+        "stream": NotRequired[Optional[bool]],
+    },
+)
+
+
+SpeechVoice: TypeAlias = Union[str, SpeechCustomVoice]
+"""
+A voice: its name, or an object with its ID.
+"""
+
+
+class ImageRequest(TypedDict):
+    """
+    Images to make. Fields that are not listed here are passed to the model unchanged.
+    """
+
+    model: Model8
+    """
+    The slug of a local model of the kind `images`, or a model ID exactly as the upstream lists
+    it.
+    """
+    prompt: str
+    """
+    What the images show.
+    """
+    n: NotRequired[Optional[int]]
+    """
+    The number of images.
+    """
+    size: NotRequired[Optional[str]]
+    """
+    The size, such as `1024x1024`.
+    """
+    response_format: NotRequired[Optional[ImageFormat]]
+    """
+    Whether the answer has URLs of files of this service, or the bytes in base64, which is the
+    default.
+    """
+    stream: NotRequired[Optional[bool]]
+    """
+    Whether to stream the images as server-sent events.
     """
 
 
@@ -5806,7 +6133,7 @@ class NewWebhookEndpoint(TypedDict, closed=True):
     """
     The events to receive. Omit or leave empty to receive all events.
     """
-    models: NotRequired[Optional[list[Model9]]]
+    models: NotRequired[Optional[list[Model14]]]
     """
     Only events for predictions of these models. Omit or leave empty for all models.
     """
@@ -7314,6 +7641,42 @@ class ChatMessage(TypedDict):
     """
 
 
+class SpeechRequest(TypedDict):
+    """
+    A text to read aloud. Fields that are not listed here are passed to the model unchanged.
+    """
+
+    model: Model7
+    """
+    The slug of a local model of the kind `speech`, or a model ID exactly as the upstream lists
+    it.
+    """
+    input: str
+    """
+    The text to read aloud.
+    """
+    voice: NotRequired[Optional[SpeechVoice]]
+    """
+    The name of the voice, or an object with its `id`, as the model knows it.
+    """
+    response_format: NotRequired[Optional[str]]
+    """
+    The format of the audio, such as `mp3`, `opus`, `aac`, `flac`, `wav` or `pcm`.
+    """
+    speed: NotRequired[Optional[float]]
+    """
+    The speed, where 1 is normal.
+    """
+    instructions: NotRequired[Optional[str]]
+    """
+    How to speak, for models that take instructions.
+    """
+    stream_format: NotRequired[Optional[SpeechStreamFormat]]
+    """
+    Whether the answer is the audio itself, which is the default, or server-sent events.
+    """
+
+
 ResponseInputContent: TypeAlias = Union[str, list[ResponseInputPart]]
 """
 The content of a message to the model, or the output of a function.
@@ -7402,7 +7765,7 @@ class DecisionsRequest(TypedDict, closed=True):
     Typed questions about a state.
     """
 
-    model: Model8
+    model: Model13
     """
     A configured alias, the slug of a local chat model, or a model ID of the upstream.
     """
@@ -7960,18 +8323,6 @@ class ChatCompletionRequest(TypedDict):
     """
     Options for a streamed answer.
     """
-    n: NotRequired[Optional[int]]
-    """
-    The number of answers to generate.
-    """
-    max_tokens: NotRequired[Optional[int]]
-    """
-    The older name of `max_completion_tokens`.
-    """
-    max_completion_tokens: NotRequired[Optional[int]]
-    """
-    The maximum number of tokens per answer. -1 means limited only by the context length.
-    """
     temperature: NotRequired[Optional[float]]
     """
     The sampling temperature. Higher values make the answer more random.
@@ -7988,10 +8339,6 @@ class ChatCompletionRequest(TypedDict):
     """
     Positive values make tokens less likely the more often they occur in the text.
     """
-    top_logprobs: NotRequired[Optional[int]]
-    """
-    The number of most likely tokens to report at each position.
-    """
     stop: NotRequired[Optional[OneTextOrSeveral]]
     """
     The string at which the model stops, or up to 64 such strings.
@@ -7999,6 +8346,22 @@ class ChatCompletionRequest(TypedDict):
     fallback_selector: NotRequired[Optional[str]]
     """
     The fallback chain to use for a local model. Defaults to the first enabled chain by name.
+    """
+    n: NotRequired[Optional[int]]
+    """
+    The number of answers to generate.
+    """
+    max_tokens: NotRequired[Optional[int]]
+    """
+    The older name of `max_completion_tokens`.
+    """
+    max_completion_tokens: NotRequired[Optional[int]]
+    """
+    The maximum number of tokens per answer. -1 means limited only by the context length.
+    """
+    top_logprobs: NotRequired[Optional[int]]
+    """
+    The number of most likely tokens to report at each position.
     """
 
 
@@ -8431,7 +8794,7 @@ class ResponseRequest(TypedDict):
     A response to create.
     """
 
-    model: Model5
+    model: Model10
     """
     The slug of a local chat model, an alias of the configuration, or a model ID of the
     upstream.
@@ -8560,7 +8923,7 @@ class MessageTokensRequest(TypedDict):
     A prompt whose tokens are counted. The prompt has the same fields as a message to create.
     """
 
-    model: Model6
+    model: Model11
     """
     The slug of a local chat model, an alias from the configuration, or a model ID of the
     upstream.
@@ -8604,7 +8967,7 @@ class MessageRequest(TypedDict):
     A message to create.
     """
 
-    model: Model6
+    model: Model11
     """
     The slug of a local chat model, an alias from the configuration, or a model ID of the
     upstream.
