@@ -140,8 +140,11 @@ async fn budget_of_a_key_is_never_exceeded_by_parallel_calls() {
         let usage = json!({"prompt_tokens": 1, "completion_tokens": 50, "total_tokens": 51});
         let message = json!({"role": "assistant", "content": "hello"});
         let choices = json!([{"index": 0, "message": message, "finish_reason": "stop"}]);
-        (200, json!({"id": "c", "object": "chat.completion", "created": 1, "model": "far",
-            "choices": choices, "usage": usage}))
+        (
+            200,
+            json!({"id": "c", "object": "chat.completion", "created": 1, "model": "far",
+            "choices": choices, "usage": usage}),
+        )
     });
     let max_budget = Some(Usd::from_micros(1_000_000));
     let rich = key(&service, KeyPolicy { max_budget, ..KeyPolicy::default() }).await;
@@ -235,8 +238,11 @@ async fn tokens_per_minute_are_reserved_and_settled() {
         let usage = json!({"prompt_tokens": 100, "completion_tokens": 300, "total_tokens": 400});
         let message = json!({"role": "assistant", "content": "hello"});
         let choices = json!([{"index": 0, "message": message, "finish_reason": "stop"}]);
-        (200, json!({"id": "c", "object": "chat.completion", "created": 1, "model": "far",
-            "choices": choices, "usage": usage}))
+        (
+            200,
+            json!({"id": "c", "object": "chat.completion", "created": 1, "model": "far",
+            "choices": choices, "usage": usage}),
+        )
     });
     let mut answered = 0;
     loop {
@@ -263,9 +269,11 @@ async fn key_can_be_changed_blocked_and_rotated() {
     let accounts = &service.running.services.accounts;
     let organization = service.organization.id;
     let (made, first) = accounts.create_key(organization, "ci", "test", None).await.unwrap();
-    let block = |on: bool| accounts.change_key(organization, made.id, move |key| {
-        key.policy.blocked = on;
-    });
+    let block = |on: bool| {
+        accounts.change_key(organization, made.id, move |key| {
+            key.policy.blocked = on;
+        })
+    };
     block(true).await.unwrap();
     get(&service, &first, "/v1/limits").await.expect_error(403, "this key is blocked");
     get(&service, &first, "/v1/models").await.expect_error(403, "this key is blocked");

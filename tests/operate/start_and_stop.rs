@@ -121,7 +121,10 @@ fn taken_port_names_its_holder_once() {
         format!("(pid {}) listens there; stop it, or choose another port", std::process::id());
     assert_eq!(said.matches(&pid).count(), 1, "{said}");
     assert!(said.contains("`orrery serve --port 9000`"), "{said}");
-    assert!(said.contains(&format!("the base host cannot be served\n  cannot listen on {address}: ")), "{said}");
+    assert!(
+        said.contains(&format!("the base host cannot be served\n  cannot listen on {address}: ")),
+        "{said}"
+    );
 }
 
 /// Returns this field of each entry with this message in a log.

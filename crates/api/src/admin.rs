@@ -73,8 +73,7 @@ pub(crate) async fn create_key(mut context: Context) -> Result<Response, crate::
     let expires_at = accounts.expiry(new.expires_in_seconds.map(Duration::from_secs))?;
     let policy = new.policy.apply(KeyPolicy::default())?;
     let (owner, by) = (organization.id, new.created_by.as_str());
-    let (key, full) =
-        accounts.create_key_with(owner, &new.name, by, expires_at, policy).await?;
+    let (key, full) = accounts.create_key_with(owner, &new.name, by, expires_at, policy).await?;
     let body = NewKey { described: Key::of(&key, &organization), key: full };
     Ok(response::json(StatusCode::CREATED, &body))
 }

@@ -40,7 +40,8 @@ pub(super) fn bind(config: &Config) -> anyhow::Result<(Vec<Bound>, Vec<HostAddre
     let hosts = &config.hosts;
     for (role, (name, host)) in ROLES.into_iter().zip(hosts.named()) {
         for address in &host.listen {
-            let listener = tcp(*address).with_context(|| format!("the {name} host cannot be served"))?;
+            let listener =
+                tcp(*address).with_context(|| format!("the {name} host cannot be served"))?;
             let is_one_port = role == Role::Base && hosts.one_port.contains(address);
             bound.push(Bound { role, listener, encrypted: encrypted(address), is_one_port });
         }

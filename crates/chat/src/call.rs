@@ -290,7 +290,8 @@ impl Chat {
         let in_flight = inner.tokens.admit(organization, key, tokens).await?;
         let keeps = inner.options.keep_content;
         let price = dearest(&candidates, &request);
-        let reservation = inner.engine.admit_call(Payer { organization, key }, price, keeps).await?;
+        let reservation =
+            inner.engine.admit_call(Payer { organization, key }, price, keeps).await?;
         let call = Call {
             id,
             trace,

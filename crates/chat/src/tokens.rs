@@ -83,7 +83,8 @@ impl TokenBudgets {
         key: KeyId,
         tokens: u64,
     ) -> Result<InFlight, Error> {
-        let of_minute = self.policies.take_tokens(key, tokens).map_err(orrery_engine::Error::from)?;
+        let of_minute =
+            self.policies.take_tokens(key, tokens).map_err(orrery_engine::Error::from)?;
         let _of_day = self.admit_today(organization, key, tokens).await?;
         Ok(InFlight { _of_day, of_minute })
     }

@@ -98,7 +98,8 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
             if fields.is_empty() {
                 bail!("name at least one restriction to change, such as --rpm 60");
             }
-            change(&admin, &key, fields, "was changed. The change applies to the next request").await
+            change(&admin, &key, fields, "was changed. The change applies to the next request")
+                .await
         }
         Command::Block { key } => {
             let fields = Map::from_iter([("blocked".to_owned(), json!(true))]);

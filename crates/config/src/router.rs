@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use super::Secret;
 use super::reader::{Parsed, Section};
 use super::values::{
     self, Value, api_url, duration, flag, list, map, number, one_of, problem, text, web_address,
     wrong_type,
 };
-use super::Secret;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);

@@ -141,7 +141,10 @@ impl BudgetPeriod {
                 let length = i64::try_from(span.as_micros()).unwrap_or(i64::MAX).max(1);
                 let passed = now.micros().saturating_sub(created.micros()).max(0) / length;
                 let start = created.micros().saturating_add(passed.saturating_mul(length));
-                (Timestamp::from_micros(start), Timestamp::from_micros(start.saturating_add(length)))
+                (
+                    Timestamp::from_micros(start),
+                    Timestamp::from_micros(start.saturating_add(length)),
+                )
             }
             Self::Month => months_around(created, now),
         }
@@ -283,10 +286,9 @@ impl KeyPolicy {
             return Err(format!("max_budget must be 0 to {BUDGET_DOLLARS_MAX} USD"));
         }
         let is_good = |limit: Option<u32>| limit.is_none_or(|one| (1..=RATE_MAX).contains(&one));
-        for (name, limit) in [
-            ("rpm_limit", self.rpm_limit),
-            ("max_parallel_requests", self.max_parallel_requests),
-        ] {
+        for (name, limit) in
+            [("rpm_limit", self.rpm_limit), ("max_parallel_requests", self.max_parallel_requests)]
+        {
             if !is_good(limit) {
                 return Err(format!("{name} must be 1 to {RATE_MAX}"));
             }
@@ -302,7 +304,8 @@ impl KeyPolicy {
                 "tags must be at most {TAGS_MAX} texts of 1 to {TAG_MAX} characters, without controls"
             ));
         }
-        let bytes = self.metadata.as_ref().map_or(0, |map| Value::from(map.clone()).to_string().len());
+        let bytes =
+            self.metadata.as_ref().map_or(0, |map| Value::from(map.clone()).to_string().len());
         if bytes > METADATA_MAX {
             return Err(format!("metadata must be at most {METADATA_MAX} bytes of JSON"));
         }

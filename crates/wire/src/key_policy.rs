@@ -7,13 +7,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Time, pattern};
 use super::request::Mismatch;
+use super::{Time, pattern};
 use orrery_domain::account::ApiKey;
 use orrery_domain::ids::KeyId;
 use orrery_domain::key_policy::{
-    self, BUDGET_DOLLARS_MAX, BudgetPeriod, MODEL_PATTERN_MAX, MODELS_MAX, RATE_MAX, Scope, TAG_MAX,
-    TAGS_MAX, TOKENS_MAX,
+    self, BUDGET_DOLLARS_MAX, BudgetPeriod, MODEL_PATTERN_MAX, MODELS_MAX, RATE_MAX, Scope,
+    TAG_MAX, TAGS_MAX, TOKENS_MAX,
 };
 use orrery_domain::money::Usd;
 use orrery_domain::time::Timestamp;
@@ -209,10 +209,15 @@ mod tests {
         assert_eq!(kept, held);
         let nulls = json!({"models": null, "rpm_limit": null, "tags": null, "blocked": null});
         let left = change(nulls).apply(held).unwrap();
-        assert_eq!((left.models, left.rpm_limit, left.tags.len(), left.blocked), (None, None, 0, false));
+        assert_eq!(
+            (left.models, left.rpm_limit, left.tags.len(), left.blocked),
+            (None, None, 0, false)
+        );
         assert!(left.scopes.is_some() && left.budget_duration.is_some());
         let soon = change(json!({"budget_duration": "soon"}));
         assert!(soon.apply(key_policy::KeyPolicy::default()).is_err());
-        assert!(serde_json::from_value::<KeyPolicyChange>(json!({"scopes": ["everything"]})).is_err());
+        assert!(
+            serde_json::from_value::<KeyPolicyChange>(json!({"scopes": ["everything"]})).is_err()
+        );
     }
 }

@@ -158,7 +158,8 @@ impl Chat {
         let usage = Usage { run_time, ..request.most.with(request.tokens) };
         let price = candidate.price.most_of_usage(&usage);
         let keeps = request.wanted == Wanted::Images(Some(ImageFormat::Url));
-        let reservation = inner.engine.admit_call(Payer { organization, key }, price, keeps).await?;
+        let reservation =
+            inner.engine.admit_call(Payer { organization, key }, price, keeps).await?;
         let call = Call {
             id,
             trace,

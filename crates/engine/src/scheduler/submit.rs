@@ -14,11 +14,11 @@ use orrery_domain::definition::Kind;
 use orrery_domain::delivery::Webhook;
 use orrery_domain::execution::{Execution, Prediction, Source, Status, Work};
 use orrery_domain::ids::{ExecutionId, KeyId, OrganizationId};
+use orrery_domain::key_policy::Scope;
 use orrery_domain::model::Usage;
 use orrery_domain::money::Usd;
 use orrery_domain::token_bound::TokenBound;
 use orrery_domain::trace;
-use orrery_domain::key_policy::Scope;
 use orrery_records::billing::{self, Payer, Price, Reservation};
 use orrery_records::key_policies::Refused;
 use orrery_runners::Health;
@@ -90,7 +90,8 @@ impl Inner {
         let mut executions = Vec::with_capacity(submissions.len());
         let mut uses = Vec::with_capacity(submissions.len());
         for submission in submissions {
-            let is_limited = self.options.enforce_balance || self.billing.has_budget(submission.key);
+            let is_limited =
+                self.options.enforce_balance || self.billing.has_budget(submission.key);
             uses.push(is_limited.then(|| most_used(&submission.input)));
             let bytes = submission.input.get().len() as u64;
             self.check_quota(submission.organization, bytes).await?;

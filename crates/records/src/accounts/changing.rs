@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Accounts, Error, Hash, KEY_PREFIX, hash, hash_key, id_key, random_key, shown, subject};
+use super::{
+    Accounts, Error, Hash, KEY_PREFIX, hash, hash_key, id_key, random_key, shown, subject,
+};
 use orrery_domain::account::{ApiKey, GRACE_SECONDS_MAX};
 use orrery_domain::ids::{KeyId, OrganizationId};
 use orrery_domain::key_policy::KeyPolicy;

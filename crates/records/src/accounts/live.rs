@@ -23,7 +23,11 @@ pub(super) struct Live {
 impl Accounts {
     /// Returns a key that exists and has not expired. The dashboard's own key always exists. In
     /// place of a key's ID, a link may contain a member's ID.
-    async fn live_key(&self, organization: OrganizationId, id: KeyId) -> Result<Option<Live>, Error> {
+    async fn live_key(
+        &self,
+        organization: OrganizationId,
+        id: KeyId,
+    ) -> Result<Option<Live>, Error> {
         if id == dashboard_key(organization) {
             return Ok(Some(Live { organization, expires_at: None }));
         }

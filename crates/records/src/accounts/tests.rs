@@ -267,7 +267,10 @@ async fn admin_keys_and_api_keys_are_not_interchangeable() {
     assert!(keys.iter().all(|key| key.id != admin.id), "a member would see it");
     assert_eq!(accounts.keys(box_owner()).await.unwrap(), std::slice::from_ref(&admin));
     let end = clock.now();
-    accounts.change_key(box_owner(), admin.id, move |key| key.expires_at = Some(end)).await.unwrap();
+    accounts
+        .change_key(box_owner(), admin.id, move |key| key.expires_at = Some(end))
+        .await
+        .unwrap();
     assert_eq!(accounts.authenticate_admin(&full).await.unwrap(), None);
     accounts.change_key(box_owner(), admin.id, |key| key.expires_at = None).await.unwrap();
     assert_eq!(accounts.authenticate_admin(&full).await.unwrap(), Some(admin.id));

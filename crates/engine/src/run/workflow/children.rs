@@ -273,9 +273,7 @@ impl Inner {
                 | Error::OverBudget(_)
                 | Error::Refused(_)
                 | Error::OverQuota { .. }),
-            ) => {
-                refuse(ErrorClass::InvalidModelConfig, error.to_string())
-            }
+            ) => refuse(ErrorClass::InvalidModelConfig, error.to_string()),
             Err(error) => Err(error),
         }
     }
