@@ -323,7 +323,7 @@ mod tests {
         for last in [Table::Audit, Table::CarriedOver, Table::PayloadUsage] {
             assert!(TABLES.contains(&last), "{last:?}");
         }
-        assert_eq!(table_name(b"!"), "'!'");
+        assert_eq!(table_name(b"~"), "'~'");
         assert_eq!(table_name(b""), "(none)");
     }
 }
