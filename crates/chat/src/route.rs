@@ -389,7 +389,7 @@ fn mapped(map: &Map<String, Value>, request: &Request) -> Option<Request> {
 /// Returns the error for routes that accept only models, not the agent's id.
 fn is_agent(id: &str) -> Error {
     let message = format!(
-        "'{id}' is the agent, which answers POST /v1/chat/completions and POST /v1/messages alone"
+        "'{id}' is the agent, which answers only POST /v1/chat/completions, /v1/responses and /v1/messages"
     );
     InvalidRequest::field("model", message).into()
 }
