@@ -117,7 +117,7 @@ fn key_create_notes_owner_and_validity_beside_the_key() {
         assert!(is_good && key.starts_with(prefix) && key.lines().count() == 1, "{key}{note}");
         let expect = format!(" (laptop) {owner}, valid {valid}");
         assert!(note.starts_with("Key ") && note.contains(&expect), "{more:?}: {note}");
-        assert!(note.ends_with(". It is shown only once.\n"), "{more:?}: {note}");
+        assert!(note.ends_with(". Its text is printed this once.\n"), "{more:?}: {note}");
         assert!(!note.contains(key.trim()), "the note repeats the key: {note}");
     }
 }
