@@ -131,6 +131,38 @@ async fn key_may_use_its_models_and_the_chains_of_its_organization() {
     assert!(failed.to_string().contains("this key may not use the model 'image-qr'"), "{failed}");
 }
 
+#[tokio::test]
+async fn batch_lines_of_a_key_fail_for_models_that_it_may_not_use() {
+    let up = Upstream::start().await;
+    let service = Service::configured(&up.config("")).await;
+    let models = Some(vec!["near".to_owned()]);
+    let few = key(&service, KeyPolicy { models, ..KeyPolicy::default() }).await;
+    let line = json!({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions",
+        "body": request("far")});
+    let form = format!(
+        "--b\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n\
+         --b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"in.jsonl\"\r\n\
+         Content-Type: application/jsonl\r\n\r\n{line}\n\r\n--b--\r\n"
+    );
+    let upload = service.ask(Role::Base, Method::POST, "/v1/files").key(&few);
+    let upload = upload.header("content-type", "multipart/form-data; boundary=b").body(form);
+    let file = upload.send().await.expect(201);
+    let batch = json!({"input_file_id": file["id"], "endpoint": "/v1/chat/completions",
+        "completion_window": "24h"});
+    let batch = post(&service, &few, "/v1/batches", &batch).await.expect(200);
+    let path = format!("/v1/batches/{}", batch["id"].as_str().unwrap());
+    let ended = until("the end", async || {
+        let batch = get(&service, &few, &path).await.expect(200);
+        (batch["status"] == "completed").then_some(batch)
+    })
+    .await;
+    assert_eq!(ended["request_counts"], json!({"total": 1, "completed": 0, "failed": 1}));
+    let errors = format!("/v1/files/{}/content", ended["error_file_id"].as_str().unwrap());
+    let errors = get(&service, &few, &errors).await.text;
+    assert!(errors.contains("this key may not use the model 'far'"), "{errors}");
+    assert_eq!(up.requests().len(), 0);
+}
+
 /// 64 calls at the same time, each of which may cost a tenth of the budget.
 #[tokio::test]
 async fn budget_of_a_key_is_never_exceeded_by_parallel_calls() {

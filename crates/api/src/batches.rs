@@ -197,6 +197,9 @@ impl Answers for BatchAnswers {
             match services.chat.call_behind_others(caller, operation, body, lease.sibling()).await {
                 Ok(finished) => self.record(finished, line, &record).await,
                 Err(chat::Error::Engine(engine::Error::Stopping)) => Answered::Stopping,
+                Err(chat::Error::Engine(engine::Error::Refused(cause))) if !cause.is_passing() => {
+                    refused(cause.into()).await
+                }
                 Err(
                     chat::Error::TokensUsedUp { .. }
                     | chat::Error::TokensReserved { .. }

@@ -42,6 +42,14 @@ pub enum Refused {
     Parallel(u32),
 }
 
+impl Refused {
+    /// Returns whether the same request may be admitted later.
+    #[must_use]
+    pub const fn is_passing(&self) -> bool {
+        matches!(self, Self::Requests { .. } | Self::Tokens { .. } | Self::Parallel(_))
+    }
+}
+
 /// A bucket that holds the amount of one minute and fills continuously.
 #[derive(Debug)]
 struct Bucket {

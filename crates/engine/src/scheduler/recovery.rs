@@ -53,9 +53,11 @@ impl Engine {
             );
         }
         let quarantined = self.inner.judge_crash().await?;
-        let total = self.inner.count_queued().await?;
+        self.inner.count_queued().await?;
+        let mut total = 0_usize;
         for (organization, count) in count_unfinished(&self.inner.store).await? {
             self.inner.lanes().count_unfinished(organization, count);
+            total = total.saturating_add(count);
         }
         self.inner.is_recovered.store(true, Ordering::Release);
         if !quarantined.is_empty() {
@@ -73,8 +75,7 @@ impl Engine {
 
 impl Inner {
     /// Counts the rows of the lanes per organization.
-    async fn count_queued(&self) -> Result<usize, Error> {
-        let mut total = 0;
+    async fn count_queued(&self) -> Result<(), Error> {
         let mut newest = None;
         let mut scan = self.store.scan(rows::queues());
         while let Some((key, _)) = scan.next().await? {
@@ -84,12 +85,11 @@ impl Inner {
             };
             self.open_lane(&lane);
             self.lanes().count_stored(&lane, organization, id, 1);
-            total += 1;
             newest = newest.max(Some(id));
         }
         // Ids of new work sort after those of queued work, even if the system clock was set back.
         newest.into_iter().for_each(runtime::ids_follow);
-        Ok(total)
+        Ok(())
     }
 
     /// Runs a task until the service stops, and restarts it if it panics.
