@@ -48,4 +48,5 @@ def run():
             own = [frame for frame in place if "/cases/" in frame.filename and not frame.filename.endswith("/case.py")]
             line = own[-1].lineno if own else 0
             error = f"line {line}: {type(caught).__name__}: {' '.join(str(caught).split())[:400]}"
-        print(json.dumps({"case": function.__name__, "error": error}), flush=True)
+        # A client may have written to standard output without ending the line.
+        print("\n" + json.dumps({"case": function.__name__, "error": error}), flush=True)
