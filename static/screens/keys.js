@@ -46,11 +46,11 @@ export function List() {
         ? null
         : html`<${Empty} icon="key-round" title="No keys yet">
       <p>Programs need a key to call the API. The dashboard itself needs none.</p></${Empty}>`}>${(data) => html`
-      <div class="card scroll"><table><thead><tr><th scope="col">Name</th><th scope="col">Key</th><th scope="col">Created by</th><th scope="col">Created</th><th scope="col">Last used</th><th scope="col">Expires</th><th scope="col">Spent</th>${mayManage ? html`<th scope="col"><span class="hidden">Actions</span></th>` : null}</tr></thead>
-      <${Rows} all=${data.keys} columns="8">${(
+      <div class="card scroll"><table><thead><tr><th scope="col">Name</th><th scope="col">Created</th><th scope="col">Last used</th><th scope="col">Expires</th><th scope="col">Spent</th>${mayManage ? html`<th scope="col"><span class="hidden">Actions</span></th>` : null}</tr></thead>
+      <${Rows} all=${data.keys} columns="6">${(
         key,
-      ) => html`<tr key=${key.id}><th scope="row"><${Text}>${key.name}</${Text}>${summary(key) ? html`<p class="hint"><${Text}>${summary(key)}</${Text}></p>` : null}</th><td data-label="Key"><code>${key.prefix}…</code></td>
-        <td data-label="Created by"><${Text}>${key.created_by}</${Text}></td><td data-label="Created"><${Time} at=${key.created_at} /></td>
+      ) => html`<tr key=${key.id}><th scope="row"><${Text}>${key.name}</${Text}><p class="hint"><code>${key.prefix}…</code></p>${summary(key) ? html`<p class="hint"><${Text}>${summary(key)}</${Text}></p>` : null}</th>
+        <td data-label="Created"><div><${Time} at=${key.created_at} /><p class="hint"><${Text}>${key.created_by}</${Text}></p></div></td>
         <td data-label="Last used"><${Time} at=${key.last_used_at} /></td><td data-label="Expires"><${Expiry} of=${key} /></td><td data-label="Spent">${spent(key)}</td>
         ${mayManage ? html`<td class="end"><${IconButton} icon="pencil" label=${`Change the limits of ${key.name}`} onClick=${() => setChanging(key)} /><${IconButton} icon="rotate-ccw" label=${`Rotate the key ${key.name}`} onClick=${() => setRotating(key)} /><${IconButton} icon=${key.blocked ? "lock-open" : "lock"} label=${`${key.blocked ? "Unblock" : "Block"} the key ${key.name}`} onClick=${() => block(key)} /><${IconButton} icon="trash-2" label=${`Delete the key ${key.name}`} onClick=${() => setDeleting(key)} /></td>` : null}</tr>`}</${Rows}></table></div>`}</${Loaded}>
     ${

@@ -16,9 +16,12 @@ use crate::support::{Process, Receiver, Service};
 
 /// Restricted buttons, by screen and the beginning of their name, with who has them: the Owner, a
 /// member with the permission, and a member without it.
-const RESTRICTED: [(&str, &str, [bool; 3]); 12] = [
+const RESTRICTED: [(&str, &str, [bool; 3]); 15] = [
     ("/app/keys", "Create a key", [true, true, false]),
     ("/app/keys", "Delete the key test", [true, true, false]),
+    ("/app/keys", "Change the limits of test", [true, true, false]),
+    ("/app/keys", "Rotate the key test", [true, true, false]),
+    ("/app/keys", "Block the key test", [true, true, false]),
     ("/app/members", "Invite a person", [true, false, false]),
     ("/app/members", "Withdraw", [true, false, false]),
     ("/app/members", "Role of manager@example.com", [true, false, false]),
