@@ -300,7 +300,7 @@ async fn screens_wait_for_connection(service: &Service, browser: &Chromium) {
     browser.find("//h1[.='Audit log']").await;
     // Screens whose code is already loaded wait for their data in the same way.
     for (path, shown) in [
-        ("keys", "//td[@data-label='Key']"),
+        ("keys", "//td[@data-label='Expires']"),
         ("members", "//td[@data-label='Role']"),
         ("runs", "//tbody//th"),
     ] {
