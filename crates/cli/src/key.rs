@@ -136,7 +136,7 @@ async fn change(
 
 async fn rotate(admin: &Admin, key: &str, grace: Option<Duration>) -> anyhow::Result<()> {
     let id = find(admin, key).await?;
-    let wanted = json!({"grace_seconds": key_policy::grace(grace)});
+    let wanted = json!({"grace_seconds": grace.map_or(0, |span| span.as_secs())});
     let path = format!("/admin/keys/{id}/rotate");
     let made: NewKey = understood(admin.post(&path, &wanted).await?)?;
     let previous = match grace {

@@ -1,7 +1,5 @@
 //! The flags of `orrery key` that restrict a key, as the fields of a request.
 
-use std::time::Duration;
-
 use clap::Args;
 use serde_json::{Map, Value, json};
 
@@ -162,11 +160,6 @@ pub(super) fn summary(policy: &orrery_wire::key_policy::KeyPolicy) -> String {
     ];
     parts.extend(rates.into_iter().filter_map(|(limit, unit)| Some(format!("{} {unit}", limit?))));
     if parts.is_empty() { "none".to_owned() } else { parts.join("; ") }
-}
-
-/// Returns the seconds of a grace period.
-pub(super) fn grace(span: Option<Duration>) -> u64 {
-    span.map_or(0, |span| span.as_secs())
 }
 
 #[cfg(test)]
