@@ -32,6 +32,34 @@ async fn embeddings_are_passed_on_with_their_cost() {
 }
 
 #[tokio::test]
+async fn cached_and_reasoning_tokens_have_their_own_prices() {
+    let up = Upstream::start().await;
+    let price = "prices = [{ model = 'far', per_million_input_tokens = 100.0, \
+                 per_million_output_tokens = 1000.0, per_million_cached_input_tokens = 10.0, \
+                 per_million_reasoning_tokens = 2000.0 }]\n";
+    let service = Service::configured(&up.config(price)).await;
+    let usage = json!({"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110,
+        "prompt_tokens_details": {"cached_tokens": 60},
+        "completion_tokens_details": {"reasoning_tokens": 4}});
+    let choice = json!({"index": 0, "message": {"role": "assistant", "content": "Hi"},
+        "finish_reason": "stop"});
+    let answer = json!({"object": "chat.completion", "choices": [choice], "usage": usage});
+    up.answers(200, answer.to_string());
+    let asked = json!({"model": "far", "messages": [{"role": "user", "content": "Hello"}]});
+    let said = service.post("/v1/chat/completions", &asked).send().await.expect(200);
+    // 40 * 100 + 60 * 10 + 6 * 1000 + 4 * 2000 dollars for a million.
+    assert_eq!(said["usage"]["cost"], 0.0186);
+    let rows = service.get("/v2/executions?type=chat").await.expect(200);
+    let call = &rows["executions"][0]["chat"];
+    let counted = json!([call["cached_input_tokens"], call["reasoning_tokens"]]);
+    assert_eq!(counted, json!([60, 4]));
+    up.answers(200, r#"{"data":[{"id":"far"}]}"#);
+    let list = service.get("/v1/llm-router/model-catalog").await.expect(200);
+    let far = list["data"].as_array().unwrap().iter().find(|model| model["id"] == "far");
+    assert_eq!(far.unwrap()["pricing"]["per_million_cached_input_tokens"], 10.0);
+}
+
+#[tokio::test]
 async fn router_catalog_lists_local_and_upstream_models() {
     let up = Upstream::start().await;
     let near = Upstream::start().await;

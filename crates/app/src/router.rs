@@ -10,7 +10,7 @@ use orrery_catalog::Catalog;
 use orrery_chat::decisions::{self, Decisions};
 use orrery_chat::{Chat, Dependencies, Options, Upstream};
 use orrery_config::{Config, McpServer, McpTransport, Responses as UpstreamResponses};
-use orrery_domain::model::{Pricing, Rates};
+use orrery_domain::model::Pricing;
 use orrery_domain::money::Usd;
 use orrery_engine::Engine;
 use orrery_http::budget::Budget;
@@ -65,17 +65,7 @@ pub(crate) fn open(
     let upstream =
         router.upstream_url.clone().map(|url| Upstream { url, authorization, has_responses });
     let prices = router.prices.iter().map(|price| {
-        let pricing = Pricing::UsageBased {
-            estimate: None,
-            rates: Rates {
-                per_second: None,
-                per_million_input_tokens: price.per_million_input_tokens,
-                per_million_output_tokens: price.per_million_output_tokens,
-                per_audio_minute: price.per_audio_minute,
-                per_million_characters: price.per_million_characters,
-                per_image: price.per_image,
-            },
-        };
+        let pricing = Pricing::UsageBased { estimate: None, rates: price.rates };
         (price.model.clone(), pricing)
     });
     let options = Options {

@@ -309,13 +309,8 @@ impl Meter {
 
     /// Returns whether no part of an answer has arrived.
     #[must_use]
-    pub(crate) const fn is_empty(&self) -> bool {
-        let Counts { input, output, total } = self.counted;
-        input.is_none()
-            && output.is_none()
-            && total.is_none()
-            && self.bytes == 0
-            && !self.is_finished
+    pub(crate) fn is_empty(&self) -> bool {
+        self.counted == Counts::default() && self.bytes == 0 && !self.is_finished
     }
 
     /// Returns the usage so far; zero if no part of an answer has arrived.

@@ -15,7 +15,7 @@ fn meter_takes_the_models_own_count() {
     assert_eq!(seen(&mut meter, delta), Seen::Part);
     let usage = r#"{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}"#;
     assert_eq!(seen(&mut meter, usage), Seen::Usage);
-    assert_eq!(meter.tokens(), Tokens { input: 3, output: 2, is_estimated: false });
+    assert_eq!(meter.tokens(), Tokens { input: 3, output: 2, ..Tokens::default() });
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn meter_estimates_uncounted_answers_from_all_texts() {
     ] {
         assert_eq!(seen(&mut meter, event), Seen::Part);
     }
-    assert_eq!(meter.tokens(), Tokens { input: 100, output: 3, is_estimated: true });
+    assert_eq!(meter.tokens(), Tokens::estimated(100, 3));
     assert!(!meter.is_finished());
     assert_eq!(seen(&mut meter, " "), Seen::Part, "an event without a text");
     seen(&mut meter, r#"{"choices":[{"delta":{},"finish_reason":"stop"}]}"#);
@@ -43,7 +43,7 @@ fn meter_keeps_usage_that_arrives_with_text() {
     let mut meter = Meter::new(9, false);
     let event = r#"{"choices":[{"delta":{"content":"a"}}],"usage":{"prompt_tokens":1,"completion_tokens":1}}"#;
     assert_eq!(seen(&mut meter, event), Seen::Part, "it is a part of the answer too");
-    assert_eq!(meter.tokens(), Tokens { input: 1, output: 1, is_estimated: false });
+    assert_eq!(meter.tokens(), Tokens { input: 1, output: 1, ..Tokens::default() });
 }
 
 #[test]
@@ -75,19 +75,13 @@ fn meter_reads_an_error_in_a_stream() {
 #[test]
 fn meter_reads_whole_answers() {
     for (answer, tokens) in [
-        (
-            r#"{"choices":[{"message":{"content":"12345678"}}]}"#,
-            Tokens { input: 7, output: 2, is_estimated: true },
-        ),
+        (r#"{"choices":[{"message":{"content":"12345678"}}]}"#, Tokens::estimated(7, 2)),
         (
             r#"{"data":[1],"usage":{"prompt_tokens":5,"total_tokens":5}}"#,
-            Tokens { input: 5, output: 0, is_estimated: false },
+            Tokens { input: 5, output: 0, ..Tokens::default() },
         ),
-        (
-            r#"{"choices":"odd","usage":{"prompt_tokens":5}}"#,
-            Tokens { input: 5, output: 12, is_estimated: true },
-        ),
-        (r#"{"usage":{"prompt_tokens":-1}}"#, Tokens { input: 7, output: 0, is_estimated: true }),
+        (r#"{"choices":"odd","usage":{"prompt_tokens":5}}"#, Tokens::estimated(5, 12)),
+        (r#"{"usage":{"prompt_tokens":-1}}"#, Tokens::estimated(7, 0)),
     ] {
         let mut meter = Meter::new(7, false);
         let object: RawObject = serde_json::from_str(answer).unwrap();
@@ -104,10 +98,10 @@ fn meter_adds_up_partial_usage() {
     assert_eq!(seen(&mut meter, start), Seen::Part, "it is more than a usage");
     let delta = r#"{"choices":[{"delta":{"content":"12345678"}}]}"#;
     assert_eq!(seen(&mut meter, delta), Seen::Part);
-    assert_eq!(meter.tokens(), Tokens { input: 3, output: 1, is_estimated: false });
+    assert_eq!(meter.tokens(), Tokens { input: 3, output: 1, ..Tokens::default() });
     let end = r#"{"type":"message_delta","usage":{"output_tokens":9}}"#;
     assert_eq!(seen(&mut meter, end), Seen::Part);
-    assert_eq!(meter.tokens(), Tokens { input: 3, output: 9, is_estimated: false });
+    assert_eq!(meter.tokens(), Tokens { input: 3, output: 9, ..Tokens::default() });
 }
 
 #[test]
@@ -121,12 +115,12 @@ fn meter_estimates_missing_counts() {
         let mut meter = Meter::new(100, false);
         seen(&mut meter, delta);
         assert_eq!(seen(&mut meter, usage), Seen::Usage);
-        assert_eq!(meter.tokens(), Tokens { input, output, is_estimated: true }, "{usage}");
+        assert_eq!(meter.tokens(), Tokens::estimated(input, output), "{usage}");
     }
     let mut meter = Meter::new(100, false);
     let ollama = r#"{"choices":[{"delta":{"content":"x"}}],"prompt_eval_count":3,"eval_count":4}"#;
     assert_eq!(seen(&mut meter, ollama), Seen::Part);
-    assert_eq!(meter.tokens(), Tokens { input: 3, output: 4, is_estimated: false });
+    assert_eq!(meter.tokens(), Tokens { input: 3, output: 4, ..Tokens::default() });
 }
 
 #[test]

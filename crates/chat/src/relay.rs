@@ -472,7 +472,7 @@ mod tests {
 
     #[test]
     fn relay_generates_missing_usage_event() {
-        let tokens = Tokens { input: 3, output: 4, is_estimated: true };
+        let tokens = Tokens::estimated(3, 4);
         let begins = br#"{"id":"","model":"","choices":[],"prompt_filter_results":[{"x":1}]}"#;
         assert!(frame_of(begins).is_none() && frame_of(b"[]").is_none());
         let part = br#"{"id":"x","created":5,"choices":[{"delta":{}}],"model":"m","usage":null,"obfuscation":"aaa"}"#;

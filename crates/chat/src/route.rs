@@ -175,7 +175,7 @@ impl Price {
     #[must_use]
     pub(crate) fn most_of_usage(&self, usage: &Usage) -> billing::Price {
         let Some(pricing) = &self.pricing else { return billing::Price::default() };
-        let dollars = pricing.dollars(usage) * (1.0 + self.fee);
+        let dollars = pricing.most_dollars(usage) * (1.0 + self.fee);
         billing::Price { known: Usd::from_dollars_up(dollars.min(COST_MAX)), open: false }
     }
 
@@ -196,7 +196,7 @@ impl Price {
         let times = u32::try_from(answers).unwrap_or(u32::MAX);
         let usage = Usage { run_time: time_max.saturating_mul(times), ..tokens.into() };
         let times = if self.is_fixed() { f64::from(times) } else { 1.0 };
-        let dollars = pricing.dollars(&usage) * (1.0 + self.fee) * times;
+        let dollars = pricing.most_dollars(&usage) * (1.0 + self.fee) * times;
         billing::Price { known: Usd::from_dollars_up(dollars.min(COST_MAX)), open: false }
     }
 }

@@ -16,7 +16,7 @@ fn by_usage() -> Pricing {
 }
 
 fn tokens(input: u64, output: u64) -> Tokens {
-    Tokens { input, output, is_estimated: false }
+    Tokens { input, output, ..Tokens::default() }
 }
 
 #[test]

@@ -12,6 +12,7 @@ use super::values::{
     self, Value, api_url, duration, flag, list, map, number, one_of, problem, text, web_address,
     wrong_type,
 };
+use orrery_domain::model::Rates;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -58,11 +59,7 @@ pub struct Router {
 pub struct ModelPrice {
     /// The model's id, as the upstream spells it.
     pub model: String,
-    pub per_million_input_tokens: Option<f64>,
-    pub per_million_output_tokens: Option<f64>,
-    pub per_audio_minute: Option<f64>,
-    pub per_million_characters: Option<f64>,
-    pub per_image: Option<f64>,
+    pub rates: Rates,
 }
 
 /// How requests in the format of OpenAI's Responses API reach the upstream.
@@ -153,9 +150,11 @@ fn key(value: &Value<'_>, folder: &Path) -> Parsed<Secret> {
 }
 
 /// The keys of a table in `prices`, besides `model`.
-const RATES: [&str; 5] = [
+const RATES: [&str; 7] = [
     "per_million_input_tokens",
     "per_million_output_tokens",
+    "per_million_cached_input_tokens",
+    "per_million_reasoning_tokens",
     "per_audio_minute",
     "per_million_characters",
     "per_image",
@@ -200,17 +199,20 @@ fn price(value: &Value<'_>) -> Parsed<ModelPrice> {
     }
     let missing = |name: &str| problem(value, format!("`{name}` is missing"));
     let model = model.ok_or_else(|| missing("model"))?;
-    let [input, output, audio, characters, image] = rates;
+    let [input, output, cached, reasoning, audio, characters, image] = rates;
     if audio.or(characters).or(image).is_none() {
         input.ok_or_else(|| missing("per_million_input_tokens"))?;
         output.ok_or_else(|| missing("per_million_output_tokens"))?;
     }
-    Ok(ModelPrice {
-        model,
+    let rates = Rates {
+        per_second: None,
         per_million_input_tokens: input,
         per_million_output_tokens: output,
+        per_million_cached_input_tokens: cached,
+        per_million_reasoning_tokens: reasoning,
         per_audio_minute: audio,
         per_million_characters: characters,
         per_image: image,
-    })
+    };
+    Ok(ModelPrice { model, rates })
 }

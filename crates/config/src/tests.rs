@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use super::sections::{Defaults, read};
 use super::*;
+use orrery_domain::model::Rates;
 
 const EXAMPLE: &str = include_str!("../../../config.example.toml");
 
@@ -375,16 +376,16 @@ fn config_router_prices_are_read_per_model() {
     let router = good(text).router;
     let price = ModelPrice {
         model: "a/b".to_owned(),
-        per_million_input_tokens: Some(2.5),
-        per_million_output_tokens: Some(10.0),
-        per_audio_minute: None,
-        per_million_characters: None,
-        per_image: None,
+        rates: Rates {
+            per_million_input_tokens: Some(2.5),
+            per_million_output_tokens: Some(10.0),
+            ..Rates::default()
+        },
     };
     assert_eq!((router.platform_fee, router.prices), (0.05, vec![price]));
     let of = |rates: &str| format!("router.prices = [{{ model = 'm'{rates} }}]");
     let media = good(&of(", per_audio_minute = 1, per_million_characters = 2, per_image = 3"));
-    let media = &media.router.prices[0];
+    let media = &media.router.prices[0].rates;
     let rates = [media.per_audio_minute, media.per_million_characters, media.per_image];
     assert_eq!(rates, [Some(1.0), Some(2.0), Some(3.0)]);
     for (rates, message) in [

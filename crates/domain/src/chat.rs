@@ -148,12 +148,36 @@ impl Media {
 pub struct Tokens {
     pub input: u64,
     pub output: u64,
+    /// The input tokens that the model took from its cache.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cached: u64,
+    /// The output tokens that are reasoning.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub reasoning: u64,
     /// Whether the usage is estimated from the text length because the model did not report it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub is_estimated: bool,
 }
 
 impl Tokens {
+    /// Creates an estimate.
+    #[must_use]
+    pub const fn estimated(input: u64, output: u64) -> Self {
+        Self { input, output, cached: 0, reasoning: 0, is_estimated: true }
+    }
+
+    /// Returns the sum of two calls.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            input: self.input.saturating_add(other.input),
+            output: self.output.saturating_add(other.output),
+            cached: self.cached.saturating_add(other.cached),
+            reasoning: self.reasoning.saturating_add(other.reasoning),
+            is_estimated: self.is_estimated || other.is_estimated,
+        }
+    }
+
     /// Returns the sum of input and output tokens.
     #[must_use]
     pub const fn total(self) -> u64 {
@@ -166,6 +190,8 @@ impl From<Tokens> for Usage {
         Self {
             input_tokens: Some(tokens.input),
             output_tokens: Some(tokens.output),
+            cached_input_tokens: (tokens.cached > 0).then_some(tokens.cached),
+            reasoning_tokens: (tokens.reasoning > 0).then_some(tokens.reasoning),
             ..Self::default()
         }
     }
@@ -191,6 +217,11 @@ pub const fn most_of(estimated: u64) -> u64 {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
 const fn is_false(flag: &bool) -> bool {
     !*flag
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
+const fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 #[cfg(test)]

@@ -117,6 +117,12 @@ pub struct Usage {
     pub run_time: Duration,
     pub input_tokens: Option<u64>,
     pub output_tokens: Option<u64>,
+    /// The input tokens that the model took from its cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached_input_tokens: Option<u64>,
+    /// The output tokens that are reasoning.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasoning_tokens: Option<u64>,
     /// The length of the audio that was transcribed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audio: Option<Duration>,
@@ -149,6 +155,10 @@ pub struct Rates {
     pub per_second: Option<f64>,
     pub per_million_input_tokens: Option<f64>,
     pub per_million_output_tokens: Option<f64>,
+    /// Without this price, cached tokens cost the same as other input.
+    pub per_million_cached_input_tokens: Option<f64>,
+    /// Without this price, reasoning costs the same as other output.
+    pub per_million_reasoning_tokens: Option<f64>,
     pub per_audio_minute: Option<f64>,
     pub per_million_characters: Option<f64>,
     pub per_image: Option<f64>,
@@ -160,20 +170,47 @@ impl Rates {
         let seconds = self.per_second.unwrap_or(0.0) * usage.run_time.as_secs_f64();
         let minutes = usage.audio.unwrap_or_default().as_secs_f64() / 60.0;
         let audio = self.per_audio_minute.unwrap_or(0.0) * minutes;
-        let images = self.per_image.unwrap_or(0.0) * number(usage.images);
+        let images = self.per_image.unwrap_or(0.0) * number(usage.images.unwrap_or(0));
+        let input = usage.input_tokens.unwrap_or(0);
+        let output = usage.output_tokens.unwrap_or(0);
+        let cached = usage.cached_input_tokens.unwrap_or(0).min(input);
+        let reasoning = usage.reasoning_tokens.unwrap_or(0).min(output);
+        let (of_input, of_output) = (self.per_million_input_tokens, self.per_million_output_tokens);
         let millions = [
-            (self.per_million_input_tokens, usage.input_tokens),
-            (self.per_million_output_tokens, usage.output_tokens),
-            (self.per_million_characters, usage.characters),
+            (of_input, input - cached),
+            (self.per_million_cached_input_tokens.or(of_input), cached),
+            (of_output, output - reasoning),
+            (self.per_million_reasoning_tokens.or(of_output), reasoning),
+            (self.per_million_characters, usage.characters.unwrap_or(0)),
         ];
         let millions = millions.map(|(rate, count)| rate.unwrap_or(0.0) * number(count) / 1e6);
         seconds + audio + images + millions.iter().sum::<f64>()
     }
 
+    /// Returns the unrounded maximum price of a run that uses no more than `usage`: every token
+    /// may be cached or reasoning.
+    fn most_dollars(&self, usage: &Usage) -> f64 {
+        let greater =
+            |one: Option<f64>, other: Option<f64>| one.into_iter().chain(other).reduce(f64::max);
+        let input = greater(self.per_million_input_tokens, self.per_million_cached_input_tokens);
+        let output = greater(self.per_million_output_tokens, self.per_million_reasoning_tokens);
+        let most = Self {
+            per_million_input_tokens: input,
+            per_million_output_tokens: output,
+            per_million_cached_input_tokens: input,
+            per_million_reasoning_tokens: output,
+            ..*self
+        };
+        most.dollars(usage)
+    }
+
     /// Returns whether tokens have a price.
     #[must_use]
     pub const fn has_tokens(&self) -> bool {
-        self.per_million_input_tokens.is_some() || self.per_million_output_tokens.is_some()
+        self.per_million_input_tokens.is_some()
+            || self.per_million_output_tokens.is_some()
+            || self.per_million_cached_input_tokens.is_some()
+            || self.per_million_reasoning_tokens.is_some()
     }
 }
 
@@ -195,7 +232,16 @@ impl Pricing {
     pub fn most(&self, usage: &Usage) -> Usd {
         match self {
             Self::Fixed { amount } => *amount,
-            Self::UsageBased { .. } => Usd::from_dollars_up(self.dollars(usage)),
+            Self::UsageBased { .. } => Usd::from_dollars_up(self.most_dollars(usage)),
+        }
+    }
+
+    /// Returns the unrounded maximum price of a run that uses no more than `usage`, in dollars.
+    #[must_use]
+    pub fn most_dollars(&self, usage: &Usage) -> f64 {
+        match self {
+            Self::Fixed { amount } => amount.dollars(),
+            Self::UsageBased { rates, .. } => rates.most_dollars(usage),
         }
     }
 
@@ -216,8 +262,8 @@ impl Pricing {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
-fn number(count: Option<u64>) -> f64 {
-    count.unwrap_or(0) as f64
+const fn number(count: u64) -> f64 {
+    count as f64
 }
 
 #[cfg(test)]
@@ -252,6 +298,34 @@ mod tests {
         };
         assert_eq!(pricing.charge(&usage), Usd::from_micros(3000 + 15_000 + 80_000));
         assert_eq!(pricing.charge(&Usage::default()), Usd::ZERO);
+    }
+
+    #[test]
+    fn pricing_charges_cached_and_reasoning_tokens_at_their_own_rates() {
+        let rates = Rates {
+            per_million_input_tokens: Some(10.0),
+            per_million_output_tokens: Some(20.0),
+            ..Rates::default()
+        };
+        let of = |rates| Pricing::UsageBased { estimate: None, rates };
+        let usage = Usage {
+            input_tokens: Some(1000),
+            cached_input_tokens: Some(800),
+            output_tokens: Some(100),
+            reasoning_tokens: Some(60),
+            ..Usage::default()
+        };
+        assert_eq!(of(rates).charge(&usage), Usd::from_micros(10_000 + 2000));
+        let own = Rates {
+            per_million_cached_input_tokens: Some(1.0),
+            per_million_reasoning_tokens: Some(40.0),
+            ..rates
+        };
+        assert_eq!(of(own).charge(&usage), Usd::from_micros(2000 + 800 + 800 + 2400));
+        // The maximum does not count on the cache, and every output token may be reasoning.
+        assert_eq!(of(own).most(&usage), Usd::from_micros(10_000 + 4000));
+        let more = Usage { cached_input_tokens: Some(5000), reasoning_tokens: None, ..usage };
+        assert_eq!(of(own).charge(&more), Usd::from_micros(1000 + 2000), "more cached than read");
     }
 
     #[test]

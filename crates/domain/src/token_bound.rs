@@ -269,11 +269,9 @@ impl TokenBound {
     pub fn tokens(self, context: Option<u32>) -> Tokens {
         let context = context.map_or(u64::MAX, u64::from);
         let of_one = self.answer.unwrap_or(OUTPUT_TOKENS_RESERVED).min(context);
-        Tokens {
-            input: self.prompt.most().clamp(1, context.max(1).saturating_mul(self.prompts.max(1))),
-            output: of_one.saturating_mul(self.answers),
-            is_estimated: true,
-        }
+        let input = context.max(1).saturating_mul(self.prompts.max(1));
+        let input = self.prompt.most().clamp(1, input);
+        Tokens::estimated(input, of_one.saturating_mul(self.answers))
     }
 }
 

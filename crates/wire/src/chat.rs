@@ -343,6 +343,13 @@ pub struct ModelPricing {
     pub per_million_input_tokens: Option<f64>,
     /// The price per million tokens of the answer.
     pub per_million_output_tokens: Option<f64>,
+    /// The price per million tokens of the prompt that the model took from its cache. Absent if
+    /// it is the price of the prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per_million_cached_input_tokens: Option<f64>,
+    /// The price per million tokens of reasoning. Absent if it is the price of the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per_million_reasoning_tokens: Option<f64>,
     /// The price per minute of audio that is transcribed or translated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_audio_minute: Option<f64>,

@@ -98,6 +98,12 @@ pub struct Call {
     pub input_tokens: u64,
     /// Tokens of the answer.
     pub output_tokens: u64,
+    /// Tokens of the prompt that the model took from its cache. Absent if there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cached_input_tokens: Option<u64>,
+    /// Tokens of the answer that are reasoning. Absent if there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_tokens: Option<u64>,
     /// Whether the token counts are estimated because the model did not report them.
     pub tokens_estimated: bool,
     /// Seconds of audio that were transcribed. Absent for other operations.
@@ -150,6 +156,8 @@ impl From<&chat::Call> for Call {
             stream: call.is_stream,
             input_tokens: call.tokens.input,
             output_tokens: call.tokens.output,
+            cached_input_tokens: (call.tokens.cached > 0).then_some(call.tokens.cached),
+            reasoning_tokens: (call.tokens.reasoning > 0).then_some(call.tokens.reasoning),
             tokens_estimated: call.tokens.is_estimated,
             audio_seconds: call.media.audio_ms.map(|ms| Duration::from_millis(ms).as_secs_f64()),
             characters: call.media.characters,

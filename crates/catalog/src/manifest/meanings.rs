@@ -31,6 +31,16 @@ const MEANINGS: &[(&str, &str)] = &[
     ("cost.per_second", "The price of a second, in US dollars."),
     ("cost.per_million_input_tokens", "The price of a million tokens of input, in US dollars."),
     ("cost.per_million_output_tokens", "The price of a million tokens of output, in US dollars."),
+    (
+        "cost.per_million_cached_input_tokens",
+        "The price of a million tokens of input that the model took from its cache, in US dollars; \
+         without this key, the price of input.",
+    ),
+    (
+        "cost.per_million_reasoning_tokens",
+        "The price of a million tokens of reasoning, in US dollars; without this key, the price of \
+         output.",
+    ),
     ("cost.per_audio_minute", "The price of a minute of transcribed audio, in US dollars."),
     ("cost.per_million_characters", "The price of a million characters of speech, in US dollars."),
     ("cost.per_image", "The price of an image, in US dollars."),

@@ -382,6 +382,10 @@ fn cost(section: &mut Section<'_>) -> Option<Cost> {
                 per_second: section.optional("per_second", dollars()),
                 per_million_input_tokens: section.optional("per_million_input_tokens", dollars()),
                 per_million_output_tokens: section.optional("per_million_output_tokens", dollars()),
+                per_million_cached_input_tokens: section
+                    .optional("per_million_cached_input_tokens", dollars()),
+                per_million_reasoning_tokens: section
+                    .optional("per_million_reasoning_tokens", dollars()),
                 per_audio_minute: section.optional("per_audio_minute", dollars()),
                 per_million_characters: section.optional("per_million_characters", dollars()),
                 per_image: section.optional("per_image", dollars()),

@@ -238,7 +238,8 @@ fn manifest_runner_refuses_keys_of_other_types() {
         ("fixed", "amount report"),
         (
             "usage_based",
-            "estimate per_second per_million_input_tokens per_audio_minute per_million_characters \
+            "estimate per_second per_million_input_tokens \
+             per_million_cached_input_tokens per_million_reasoning_tokens per_audio_minute per_million_characters \
              per_image report",
         ),
     ] {
@@ -248,6 +249,8 @@ fn manifest_runner_refuses_keys_of_other_types() {
             "estimate = 'x'",
             "per_second = 1",
             "per_million_input_tokens = 1",
+            "per_million_cached_input_tokens = 1",
+            "per_million_reasoning_tokens = 1",
             "per_audio_minute = 1",
             "per_million_characters = 1",
             "per_image = 1",

@@ -124,11 +124,7 @@ impl Server {
     pub(super) fn count(&self, tokens: Tokens, cost: Usd) {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         used.calls = used.calls.saturating_add(1);
-        used.tokens = Tokens {
-            input: used.tokens.input.saturating_add(tokens.input),
-            output: used.tokens.output.saturating_add(tokens.output),
-            is_estimated: used.tokens.is_estimated || tokens.is_estimated,
-        };
+        used.tokens = used.tokens.plus(tokens);
         used.cost = used.cost.plus(cost);
     }
 

@@ -114,7 +114,7 @@ impl Request {
             wanted: Wanted::Speech,
             length: None,
             most: Media { characters: Some(characters), ..Media::default() },
-            tokens: Tokens { input: bytes as u64, output, is_estimated: true },
+            tokens: Tokens::estimated(bytes as u64, output),
             body: Body::Json(fields),
         })
     }
@@ -179,11 +179,10 @@ impl Request {
             wanted: Wanted::Transcript(format.unwrap_or(TranscriptFormat::Json)),
             length: Some(length),
             most: Media { audio_ms: Some(milliseconds(length.most)), ..Media::default() },
-            tokens: Tokens {
-                input: seconds.saturating_mul(HEARD_PER_SECOND).saturating_add(prompt),
-                output: seconds.saturating_mul(WRITTEN_PER_SECOND).saturating_add(BESIDE),
-                is_estimated: true,
-            },
+            tokens: Tokens::estimated(
+                seconds.saturating_mul(HEARD_PER_SECOND).saturating_add(prompt),
+                seconds.saturating_mul(WRITTEN_PER_SECOND).saturating_add(BESIDE),
+            ),
             body: Body::Form(form),
         })
     }
@@ -255,7 +254,7 @@ impl Request {
 
 fn of_images(prompt: &str, seen: u64, made: u64) -> Tokens {
     let input = seen.saturating_mul(PER_IMAGE).saturating_add(prompt.len() as u64);
-    Tokens { input, output: made.saturating_mul(PER_IMAGE), is_estimated: true }
+    Tokens::estimated(input, made.saturating_mul(PER_IMAGE))
 }
 
 pub(super) fn milliseconds(time: Duration) -> u64 {

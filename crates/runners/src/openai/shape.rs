@@ -283,6 +283,10 @@ pub struct Counts {
     pub input: Option<u64>,
     pub output: Option<u64>,
     pub total: Option<u64>,
+    /// The part of the input that the model took from its cache.
+    pub cached: Option<u64>,
+    /// The part of the output that is reasoning.
+    pub reasoning: Option<u64>,
 }
 
 impl Counts {
@@ -291,6 +295,8 @@ impl Counts {
         self.input = later.input.or(self.input);
         self.output = later.output.or(self.output);
         self.total = later.total.or(self.total);
+        self.cached = later.cached.or(self.cached);
+        self.reasoning = later.reasoning.or(self.reasoning);
     }
 
     /// Returns the tokens used; missing counts are estimated from `prompt_tokens`, which is
@@ -300,7 +306,7 @@ impl Counts {
     pub fn tokens(self, prompt_tokens: u64, answer_bytes: u64) -> Tokens {
         // Embeddings have no output tokens, and no server counts any.
         let has_output = answer_bytes > 0;
-        let Self { input, output, total } = self;
+        let Self { input, output, total, cached, reasoning } = self;
         let (input, output) = match (input, output, total) {
             (None, None, Some(total)) if !has_output => (Some(total), None),
             (None, Some(output), Some(total)) => (total.checked_sub(output), Some(output)),
@@ -309,10 +315,15 @@ impl Counts {
             }
             (input, output, _) => (input, output),
         };
+        let is_estimated = input.is_none() || (output.is_none() && has_output);
+        let input = input.unwrap_or(prompt_tokens);
+        let output = output.unwrap_or_else(|| estimate(answer_bytes));
         Tokens {
-            input: input.unwrap_or(prompt_tokens),
-            output: output.unwrap_or_else(|| estimate(answer_bytes)),
-            is_estimated: input.is_none() || (output.is_none() && has_output),
+            input,
+            output,
+            cached: cached.unwrap_or(0).min(input),
+            reasoning: reasoning.unwrap_or(0).min(output),
+            is_estimated,
         }
     }
 }
@@ -391,8 +402,20 @@ fn counted(usage: &Map<String, Value>) -> Option<Counts> {
         None => (thought > 0).then_some(thought),
     };
     let total = first(&["total_tokens", "totalTokenCount", "totalTokens"]).flatten().flatten();
-    let counts = Counts { input, output, total };
-    (counts != Counts::default()).then_some(counts)
+    let counts = Counts { input, output, total, ..Counts::default() };
+    if counts == Counts::default() {
+        return None;
+    }
+    let within = |objects: [&str; 2], name: &str| {
+        let mut details = objects.iter().filter_map(|object| usage.get(*object)?.get(name));
+        details.find_map(|detail| count(detail).flatten())
+    };
+    let cached = within(["prompt_tokens_details", "input_tokens_details"], "cached_tokens");
+    let names = ["cache_read_input_tokens", "prompt_cache_hit_tokens", "cachedContentTokenCount"];
+    let cached = cached.or_else(|| first(&names).flatten().flatten());
+    let objects = ["completion_tokens_details", "output_tokens_details"];
+    let reasoning = within(objects, "reasoning_tokens").or((thought > 0).then_some(thought));
+    Some(Counts { cached, reasoning, ..counts })
 }
 
 /// Parses a count given as a number or a string, or null for none; returns `None` if it is

@@ -179,9 +179,68 @@ fn usage_is_counted_in_every_dialect() {
 #[test]
 fn usage_in_parts_is_combined() {
     let mut counts = Counts::default();
-    counts.update(Counts { input: Some(3), output: Some(1), total: None });
-    counts.update(Counts { input: None, output: Some(9), total: Some(12) });
-    assert_eq!(counts, Counts { input: Some(3), output: Some(9), total: Some(12) });
+    counts.update(Counts { input: Some(3), output: Some(1), total: None, ..Counts::default() });
+    counts.update(Counts { input: None, output: Some(9), total: Some(12), ..Counts::default() });
+    assert_eq!(
+        counts,
+        Counts { input: Some(3), output: Some(9), total: Some(12), ..Counts::default() }
+    );
+}
+
+#[test]
+fn cached_and_reasoning_tokens_are_read_in_every_dialect() {
+    for (answer, cached, reasoning) in [
+        (
+            json!({"usage": {"prompt_tokens": 9, "completion_tokens": 5,
+                "prompt_tokens_details": {"cached_tokens": 4},
+                "completion_tokens_details": {"reasoning_tokens": 3}}}),
+            4,
+            3,
+        ),
+        (
+            json!({"usage": {"input_tokens": 9, "output_tokens": 5,
+                "input_tokens_details": {"cached_tokens": 4},
+                "output_tokens_details": {"reasoning_tokens": 3}}}),
+            4,
+            3,
+        ),
+        (
+            json!({"usage": {"input_tokens": 5, "output_tokens": 5, "cache_read_input_tokens": 4}}),
+            4,
+            0,
+        ),
+        (
+            json!({"usage": {"prompt_tokens": 9, "completion_tokens": 5,
+                "prompt_cache_hit_tokens": 4, "prompt_cache_miss_tokens": 5}}),
+            4,
+            0,
+        ),
+        (
+            json!({"usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 2,
+                "thoughtsTokenCount": 3, "cachedContentTokenCount": 4}}),
+            4,
+            3,
+        ),
+        // More than there are.
+        (
+            json!({"usage": {"prompt_tokens": 9, "completion_tokens": 5,
+                "prompt_tokens_details": {"cached_tokens": 90},
+                "completion_tokens_details": {"reasoning_tokens": 50}}}),
+            9,
+            5,
+        ),
+        (
+            json!({"usage": {"prompt_tokens": 9, "completion_tokens": 5,
+                "prompt_tokens_details": {"cached_tokens": -1},
+                "completion_tokens_details": null}}),
+            0,
+            0,
+        ),
+    ] {
+        let counts = counts_in(answer.as_object().unwrap()).unwrap();
+        let expected = Tokens { input: 9, output: 5, cached, reasoning, is_estimated: false };
+        assert_eq!(counts.tokens(7, 8), expected, "{answer}");
+    }
 }
 
 #[test]
@@ -206,7 +265,11 @@ fn usage_of_the_total_completes_the_other_counts() {
         (json!({"total_tokens": 50}), 8, 7, 2, true),
     ] {
         let counts = counts_in(json!({"usage": usage}).as_object().unwrap()).unwrap();
-        assert_eq!(counts.tokens(7, bytes), Tokens { input, output, is_estimated }, "{usage}");
+        assert_eq!(
+            counts.tokens(7, bytes),
+            Tokens { input, output, is_estimated, ..Tokens::default() },
+            "{usage}"
+        );
     }
 }
 
