@@ -1,7 +1,8 @@
 #!/usr/bin/env node
 // Records docs/pictures/kill.svg: a session in a real terminal, in which `kill -9` ends the service in the middle of a
-// workflow. The commands and their output come from that session. Needs `script` (util-linux), bash, curl, jq, column,
-// and the service's default ports. Usage: tests/pictures/record.mjs ORRERY
+// workflow. The commands are those of README, and their output comes from that session. Needs `script` (util-linux),
+// bash, curl, jq, and the service's default ports. It kills the newest process named `orrery`.
+// Usage: tests/pictures/record.mjs ORRERY
 import { spawn } from "node:child_process";
 import fs from "node:fs";
 import os from "node:os";
@@ -10,7 +11,7 @@ import path from "node:path";
 const orrery = path.resolve(process.argv[2]);
 const picture = path.resolve(import.meta.dirname, "../../docs/pictures/kill.svg");
 const folder = fs.mkdtempSync(path.join(os.tmpdir(), "orrery-record-"));
-const PROMPT = "$ ";
+const [PROMPT, MORE] = ["$ ", "> "];
 // Carriage returns, and jq's colors: the picture uses its own colors.
 const COLORS = /\r|\u001b\[[\d;]*m/g;
 // The pauses before the next command: after a start, and after any other command.
@@ -25,7 +26,7 @@ description: The mood of a page
 definition:
   steps:
     - {step_id: read, type: model, model: html-to-text, params: {html: "{{inputs.page}}"}}
-    - {step_id: wait, type: wait, seconds: 5}
+    - {step_id: wait, type: wait, seconds: 8}
     - {step_id: mood, type: model, model: text-sentiment, params: {text: "{{read.output}}"}}
 `;
 const SHOW = "orrery execution show $RUN | jq -c '.step_outputs[] | [.step_id, .status, .completed_at]'";
@@ -34,18 +35,16 @@ const SETUP = [
   "stty cols 200",
   "orrery >log 2>&1 & until [ -S orrery-data/control.sock ]; do sleep 0.1; done",
   "orrery workflow push workflows",
-  "KEY=$(orrery key create --name demo) MOOD=http://127.0.0.1:8080/v1/workflows/mood",
-  `echo '{"inputs": {"page": "<p>What a beautiful night!</p>"}}' >page.json`,
+  "KEY=$(orrery key create --name demo) BASE=http://127.0.0.1:8080",
   "kill %1; wait",
 ];
 const START = "orrery >log 2>&1 &";
 const SESSION = [
   START,
-  'RUN=$(curl -sS $MOOD/trigger -H "X-API-Key: $KEY" -d @page.json | jq -r .execution_id)',
-  SHOW,
-  "kill -9 %1; sleep 1",
+  `RUN=$(curl -sS $BASE/v1/workflows/mood/trigger -H "X-API-Key: $KEY" \\\n  -d '{"inputs": {"page": "<p>What a beautiful night!</p>"}}' | jq -r .execution_id)`,
+  "pkill -9 -n -x orrery",
   START,
-  "sleep 5",
+  "sleep 10",
   SHOW,
 ];
 
@@ -59,7 +58,7 @@ function terminal() {
   fs.writeFileSync(path.join(folder, "config.toml"), CONFIG);
   fs.writeFileSync(path.join(folder, "workflows/mood.yaml"), WORKFLOW);
   const env = { ...process.env, PATH: `${folder}/bin:${process.env.PATH}`, ORRERY_CONFIG: "config.toml", TERM: "dumb" };
-  const shell = spawn("script", ["-q", "-c", `exec env PS1='${PROMPT}' bash --norc --noprofile -i`, "/dev/null"], {
+  const shell = spawn("script", ["-q", "-c", `exec env PS1='${PROMPT}' PS2='${MORE}' bash --norc --noprofile -i`, "/dev/null"], {
     cwd: folder,
     env,
     stdio: ["pipe", "pipe", "inherit"],
@@ -78,7 +77,8 @@ function terminal() {
     printed = "";
     shell.stdin.write(`${command}\n`);
     await prompt();
-    return [PROMPT + command, ...printed.split("\n").slice(1, -1)];
+    const typed = command.split("\n").join(`\n${MORE}`).split("\n");
+    return [PROMPT + typed[0], ...typed.slice(1), ...printed.split("\n").slice(typed.length, -1)];
   };
   return { run, end: () => shell.stdin.end("kill %1; wait; exit\n") };
 }
@@ -88,6 +88,7 @@ const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").
 /** A line shows its prompt, what was typed, and the output in different colors. */
 function marked(text) {
   if (text.startsWith(PROMPT)) return `<tspan class="p">$</tspan><tspan class="c"> ${escaped(text.slice(PROMPT.length))}</tspan>`;
+  if (text.startsWith(MORE)) return `<tspan class="c">${escaped(text)}</tspan>`;
   return escaped(text).replace("Killed", '<tspan class="r">Killed</tspan>').replace("completed", '<tspan class="g">completed</tspan>');
 }
 
