@@ -50,10 +50,41 @@ async fn openai_place_serves_the_same_answers() {
         assert_eq!(get("/openai/v1/models/near").await.expect(200)["object"], "model");
         let missing = get("/openai/v1/models/nobody/schemas/openapi").await.expect(404);
         assert_eq!(missing["error"]["code"], "model_not_found");
-        assert!(get("/openai/v1/files?order=asc").await.expect(200)["files"].is_array());
+        let files = get("/openai/v1/files?order=asc").await.expect(200);
+        assert_eq!((&files["object"], &files["data"]), (&json!("list"), &json!([])));
         assert_eq!(refused(&get("/openai/v1/files/no-id").await, 404), "file not found");
         assert_eq!(refused(&get("/openai/v1/models/%ff").await, 400), "the path is not UTF-8");
     }
+}
+
+/// Typed clients, such as those for Go and Java, require OpenAI's types and status.
+#[tokio::test]
+async fn openai_place_returns_files_in_the_form_of_openai() {
+    let service = Service::start().await;
+    let form = "--b\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a.jsonl\"\r\n\r\n{}\r\n\
+                --b\r\ncontent-disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n--b--\r\n";
+    let made = service
+        .ask(Role::Base, Method::POST, "/openai/v1/files")
+        .key(&service.key)
+        .header("content-type", "multipart/form-data; boundary=b")
+        .body(form)
+        .send()
+        .await
+        .expect(200);
+    let (created, expires) = (made["created_at"].as_i64(), made["expires_at"].as_i64());
+    assert!(created > Some(1_600_000_000) && expires > created, "{made}");
+    let expected = json!({
+        "id": made["id"], "object": "file", "bytes": 2, "created_at": created,
+        "expires_at": expires, "filename": "a.jsonl", "purpose": "batch", "status": "processed",
+    });
+    assert_eq!(made, expected);
+    let path = format!("/openai/v1/files/{}", made["id"].as_str().unwrap());
+    assert_eq!(service.get(&path).await.expect(200), expected);
+    let list = service.get("/openai/v1/files?purpose=batch").await.expect(200);
+    let id = &made["id"];
+    let page = json!({"object": "list", "data": [expected], "first_id": id, "last_id": id, "has_more": false});
+    assert_eq!(list, page);
+    assert!(service.get(&path.replace("/openai", "")).await.expect(200)["created_at"].is_string());
 }
 
 #[tokio::test]

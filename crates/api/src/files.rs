@@ -8,7 +8,7 @@ use super::{Context, Services, cursor};
 use orrery_domain::file::{self as domain, Upload};
 use orrery_domain::ids::FileId;
 use orrery_http::{Response, response};
-use orrery_wire::file::{Deleted, File, List, OpenAiList, Usage};
+use orrery_wire::file::{Deleted, File, List, OpenAiFile, OpenAiList, OpenAiPage, Usage};
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
@@ -32,7 +32,8 @@ pub(crate) const LIST: Doc = Doc {
     description: "Returns a page of the organization's files: uploads, pending uploads, and files \
                   that models produced. Pass `next_cursor` as `cursor` for the next page. With \
                   `purpose`, the page is also in OpenAI's format, and may have fewer files than \
-                  `limit` although `has_more` is true.",
+                  `limit` although `has_more` is true. Below `/openai/v1`, it is only in OpenAI's \
+                  format.",
     ..Doc::new("files", "list_files", "List files")
 };
 
@@ -53,11 +54,14 @@ pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
     let services = &context.services;
     let listed = services.files.list(organization, purpose, after, usize::try_from(limit)?).await?;
     let files: Vec<File> = listed.files.iter().map(|file| view(services, file, &grant)).collect();
-    let data = (is_below_open_ai || purpose.is_some()).then(|| files.clone());
+    let has_more = listed.more_after.is_some();
+    if is_below_open_ai {
+        return Ok(response::json(StatusCode::OK, &OpenAiPage::new(files, has_more)));
+    }
     let body = List {
-        open_ai: data.map(|data| OpenAiList { object: "list", data }),
+        open_ai: purpose.map(|_text| OpenAiList { object: "list", data: files.clone() }),
         files,
-        has_more: listed.more_after.is_some(),
+        has_more,
         next_cursor: listed.more_after.map(|id| cursor::behind(services, &asked, id)),
     };
     Ok(response::json(StatusCode::OK, &body))
@@ -77,11 +81,11 @@ pub(crate) async fn get(context: Context) -> Result<Response, crate::Error> {
     let id: FileId = context.request.param("id").parse().map_err(|_no_id| missing())?;
     let services = &context.services;
     if let Some((file, _path)) = services.files.find(organization, id).await? {
-        return Ok(response::json(StatusCode::OK, &view(services, &file, &grant)));
+        return Ok(answer(context.form, StatusCode::OK, view(services, &file, &grant)));
     }
     let upload = services.files.announced(organization, id).await?.ok_or_else(missing)?;
     let url = public_url(services, &upload, &grant);
-    Ok(response::json(StatusCode::OK, &File::of_upload(&upload, url)))
+    Ok(answer(context.form, StatusCode::OK, File::of_upload(&upload, url)))
 }
 
 pub(crate) const USAGE: Doc = Doc {
@@ -132,6 +136,15 @@ pub(crate) fn missing() -> crate::Error {
 pub(crate) fn public_url(services: &Services, upload: &Upload, grant: &Grant) -> String {
     let link = grant.link(services.files.latest_end(upload));
     services.signed_urls.url(link, &domain::File::content_path(upload.id))
+}
+
+/// Returns the response with a file: OpenAI's status and fields below `/openai`, and otherwise
+/// `status` and the whole record.
+pub(crate) fn answer(form: ErrorForm, status: StatusCode, file: File) -> Response {
+    if form == ErrorForm::OpenAiOnly {
+        return response::json(StatusCode::OK, &OpenAiFile::from(file));
+    }
+    response::json(status, &file)
 }
 
 /// Returns the view of a file, with a link made for `grant` that expires with the file.

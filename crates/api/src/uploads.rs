@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::Context;
 use super::doc::{Doc, RequestDoc, ResponseDoc};
-use super::files::{missing, public_url, view};
+use super::files::{answer, missing, public_url, view};
 use super::form::Form;
 use orrery_domain::file::{self, Digest, File, NAME_MAX, PURPOSE_MAX};
 use orrery_http::media_type::{self, MediaType};
@@ -123,13 +123,15 @@ pub(crate) const POST: Doc = Doc {
     description: "Stores a file of a multipart form and returns its record. `url` of the record \
                   can be used as an input of models, and read without a key. The bytes are synced \
                   to disk before the response. A file above `files.max_bytes` or the \
-                  organization's quota returns 413.",
+                  organization's quota returns 413. Below `/openai/v1`, the answer is 200 and the \
+                  file in OpenAI's format.",
     ..Doc::new("files", "create_file", "Upload a file in a form")
 };
 
 /// `POST /v1/files`: a form with the field `file`.
 pub(crate) async fn post(context: Context) -> Result<Response, crate::Error> {
-    Ok(response::json(StatusCode::CREATED, &take_form(context).await?))
+    let form = context.form;
+    Ok(answer(form, StatusCode::CREATED, take_form(context).await?))
 }
 
 pub(crate) const POST_FOR_URL: Doc = Doc {

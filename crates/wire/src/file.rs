@@ -7,6 +7,7 @@ use serde_json::json;
 use super::{Time, pattern};
 use orrery_domain::file::{self, FileSource, NAME_MAX, PURPOSE_MAX, Upload};
 use orrery_domain::ids::{ExecutionId, FileId};
+use orrery_domain::time::Timestamp;
 
 /// Minimum retention of a file, in seconds.
 pub const KEEP_MIN: u64 = 60;
@@ -139,6 +140,70 @@ pub struct OpenAiList {
     pub object: &'static str,
     /// The files, newest first.
     pub data: Vec<File>,
+}
+
+/// A file or a pending upload as OpenAI's API returns it.
+#[derive(Debug, Serialize)]
+pub struct OpenAiFile {
+    pub id: FileId,
+    pub object: &'static str,
+    pub bytes: u64,
+    /// In seconds since 1970.
+    pub created_at: i64,
+    /// In seconds since 1970.
+    pub expires_at: i64,
+    pub filename: String,
+    /// Empty if the upload did not say what the file is for.
+    pub purpose: String,
+    pub status: OpenAiFileStatus,
+}
+
+/// Whether the content has been uploaded, in the words of OpenAI's API.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OpenAiFileStatus {
+    Processed,
+    Uploaded,
+}
+
+impl From<File> for OpenAiFile {
+    fn from(file: File) -> Self {
+        Self {
+            id: file.id,
+            object: file.object,
+            bytes: file.bytes.unwrap_or(0),
+            created_at: Timestamp::from(file.created_at).unix_seconds(),
+            expires_at: Timestamp::from(file.expires_at).unix_seconds(),
+            filename: file.filename.unwrap_or_default(),
+            purpose: file.purpose.unwrap_or_default(),
+            status: match file.status {
+                FileStatus::Ready | FileStatus::Processed => OpenAiFileStatus::Processed,
+                FileStatus::Pending => OpenAiFileStatus::Uploaded,
+            },
+        }
+    }
+}
+
+/// A page of files as OpenAI's API returns it, newest first.
+#[derive(Debug, Serialize)]
+pub struct OpenAiPage {
+    pub object: &'static str,
+    pub data: Vec<OpenAiFile>,
+    pub first_id: Option<FileId>,
+    /// The `after` of the next page.
+    pub last_id: Option<FileId>,
+    pub has_more: bool,
+}
+
+impl OpenAiPage {
+    /// Creates a page.
+    #[must_use]
+    pub fn new(files: Vec<File>, has_more: bool) -> Self {
+        let data: Vec<OpenAiFile> = files.into_iter().map(OpenAiFile::from).collect();
+        let (first_id, last_id) =
+            (data.first().map(|file| file.id), data.last().map(|file| file.id));
+        Self { object: "list", data, first_id, last_id, has_more }
+    }
 }
 
 /// The URL of an uploaded file.

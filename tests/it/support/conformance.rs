@@ -50,8 +50,10 @@ pub(crate) struct Exchange<'a> {
 pub(crate) fn check(exchange: &Exchange<'_>) {
     let Exchange { role, method, path, sent, status, headers, text } = exchange;
     let Some(host) = HOSTS.get(role) else { return };
-    // Below `/openai`, only errors differ from those of the document.
-    let below = path.strip_prefix("/openai").filter(|_| *role == Role::Base && *status < 400);
+    // Below `/openai`, errors and files have OpenAI's format, which the document does not describe.
+    let below = path
+        .strip_prefix("/openai")
+        .filter(|path| *role == Role::Base && *status < 400 && !path.starts_with("/v1/files"));
     let path = below.unwrap_or(path);
     let Ok(Outcome::Found { value: route, .. }) = host.router.find(method, path) else { return };
     let place = format!("{} {} of the {} host", route.method, route.path, role.as_str());
