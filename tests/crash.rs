@@ -50,6 +50,8 @@ mod groups;
 mod image;
 #[path = "crash/leftovers.rs"]
 mod leftovers;
+#[path = "crash/limits.rs"]
+mod limits;
 #[path = "crash/load.rs"]
 mod load;
 #[path = "crash/mix.rs"]

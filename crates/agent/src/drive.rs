@@ -243,8 +243,8 @@ impl Inner {
         let result = StepResult::Answer(answer);
         let done = Done { result, events, media: Vec::new(), tokens };
         let mut beside = Commit::new();
-        self.chat.count_tokens(&mut beside, caller, tokens);
-        beside.after_durable(move || drop(admission));
+        self.chat.count_tokens(&mut beside, caller, tokens, &admission)?;
+        beside.after_durable(move || admission.settle(tokens));
         let cost = StepCost { total: cost, charged: cost };
         run.end_step(Some(text(&begun)?), text(&done)?, cost, beside).await?;
         kept.push(Kept { begun, done: Some(done), cost: cost.total });
@@ -359,11 +359,7 @@ impl Inner {
         let beside =
             self.sessions.note_end(organization, name, session, id, response, media).await?;
         let used = kept.iter().filter_map(|step| Some(step.done.as_ref()?.tokens));
-        let tokens = used.fold(Tokens::default(), |sum, one| Tokens {
-            input: sum.input.saturating_add(one.input),
-            output: sum.output.saturating_add(one.output),
-            is_estimated: sum.is_estimated || one.is_estimated,
-        });
+        let tokens = used.fold(Tokens::default(), Tokens::plus);
         Ok(Ending { fault, tokens, needs_clarification, beside })
     }
 }

@@ -149,7 +149,7 @@ impl Inner {
                     sessions.note_summary(caller.organization, name, session, last.id, &summary);
                 beside = noted.await?;
             }
-            self.chat.count_tokens(&mut beside, caller, tokens);
+            self.chat.count_tokens(&mut beside, caller, tokens, &admission)?;
             match run.end_step(Some(text(&begun)?), text(&done)?, cost, beside).await {
                 // The session was cleared concurrently and stays cleared.
                 Err(engine::Error::Storage(storage::Error::Conflict { .. })) if is_kept => {}
@@ -159,7 +159,7 @@ impl Inner {
                 }
             }
         }
-        drop(admission);
+        admission.settle(tokens);
         kept.push(Kept { begun, done: Some(done), cost: cost.total });
         Ok(())
     }

@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::doc::{Doc, ErrorForm, RequestDoc, ResponseDoc};
 use super::{Context, Services};
-use orrery_chat::{self as router, Answer, Caller, CatalogModel};
+use orrery_chat::{self as router, Answer, Beside, Caller, CatalogModel};
 use orrery_domain::chat::Operation;
 use orrery_domain::execution::Source;
 use orrery_domain::ids::{ExecutionId, KeyId};
@@ -174,12 +174,24 @@ pub(crate) async fn respond(
     operation: Operation,
     body: Bytes,
 ) -> Result<Response, crate::Error> {
+    respond_beside(context, caller, operation, body, None).await
+}
+
+/// As [`respond`]. The agent does not call `beside`.
+pub(crate) async fn respond_beside(
+    context: Context,
+    caller: Caller,
+    operation: Operation,
+    body: Bytes,
+    beside: Option<Beside>,
+) -> Result<Response, crate::Error> {
     if operation == Operation::Chat && is_of_agent(&context.services, &body) {
         return super::agent::complete(context, caller, &body).await;
     }
     let services = &context.services;
     let lease = services.bodies.lease(&context.request.peer);
-    Ok(match services.chat.call(caller, operation, body, lease, |id| context.origin(id)).await? {
+    let asked = |id| context.origin(id);
+    Ok(match services.chat.call(caller, operation, body, lease, beside, asked).await? {
         Answer::Whole { execution, body } => {
             identified(execution, response::json_text(StatusCode::OK, body))
         }
@@ -356,6 +368,8 @@ fn priced(pricing: &Pricing, factor: f64) -> ModelPricing {
             per_second: with_fee(rates.per_second),
             per_million_input_tokens: with_fee(rates.per_million_input_tokens),
             per_million_output_tokens: with_fee(rates.per_million_output_tokens),
+            per_million_cached_input_tokens: with_fee(rates.per_million_cached_input_tokens),
+            per_million_reasoning_tokens: with_fee(rates.per_million_reasoning_tokens),
             per_audio_minute: with_fee(rates.per_audio_minute),
             per_million_characters: with_fee(rates.per_million_characters),
             per_image: with_fee(rates.per_image),

@@ -68,9 +68,17 @@ pub(crate) async fn translate<T: Send + 'static>(
     answer: Response,
     translate: impl FnOnce(Answer) -> Result<T, Unreadable> + Send + 'static,
 ) -> Result<(HeaderMap, T), crate::Error> {
-    let (parts, body) = answer.into_parts();
-    let text = body.collect().await.map_err(crate::Error::internal)?.to_bytes();
-    Ok((parts.headers, translated(text, translate).await?))
+    let headers = answer.headers().clone();
+    let text = text_of(answer).await?;
+    Ok((headers, translated(text, translate).await?))
+}
+
+/// Returns the text of a complete answer.
+///
+/// # Errors
+/// An internal error.
+pub(crate) async fn text_of(answer: Response) -> Result<Bytes, crate::Error> {
+    Ok(answer.into_body().collect().await.map_err(crate::Error::internal)?.to_bytes())
 }
 
 /// Translates the text of a complete answer.

@@ -4,10 +4,12 @@
 //! connection to the model, and records the call with the output sent so far. The reservation and
 //! the count of tokens in flight are released once the record is on disk.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use hyper::header::{HeaderValue, RETRY_AFTER};
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
@@ -62,6 +64,30 @@ pub enum Answer {
     Stream { execution: ExecutionId, pieces: mpsc::Receiver<Bytes> },
 }
 
+/// What the commit that records a call stores in addition, such as a copy of its answer.
+pub struct Beside(Box<dyn FnOnce(ExecutionId, Bytes) -> BoxFuture<'static, Commit> + Send + Sync>);
+
+impl Beside {
+    /// `commit` is called with the ID of the call and its complete answer, unless the answer is
+    /// streamed. If the router's own commit fails, nothing is stored.
+    pub fn new<F>(commit: impl FnOnce(ExecutionId, Bytes) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Commit> + Send + 'static,
+    {
+        Self(Box::new(move |id, answer| Box::pin(commit(id, answer))))
+    }
+
+    pub(super) async fn commit(self, id: ExecutionId, answer: Bytes) -> Commit {
+        (self.0)(id, answer).await
+    }
+}
+
+impl fmt::Debug for Beside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Beside")
+    }
+}
+
 /// The channel for the response. The channel is closed if the client has disconnected.
 pub(super) type Reply = oneshot::Sender<Result<Answer, Error>>;
 
@@ -81,6 +107,7 @@ pub(super) struct Call {
     created_at: Timestamp,
     reservation: Option<Reservation>,
     in_flight: InFlight,
+    pub(super) beside: Option<Beside>,
     /// `None` for a call whose client waits for the answer.
     deferred: Option<Deferred>,
     /// The request's body, which counts toward the budget while it is in memory.
@@ -121,6 +148,8 @@ pub(super) struct Came {
     pub(super) first_byte: Option<Duration>,
     pub(super) is_stream: bool,
     pub(super) content: Option<Box<RawValue>>,
+    /// What the commit of the call stores in addition.
+    pub(super) beside: Commit,
 }
 
 impl Chat {
@@ -135,10 +164,11 @@ impl Chat {
         operation: Operation,
         body: Bytes,
         lease: Lease,
+        beside: Option<Beside>,
         asked: impl FnOnce(ExecutionId) -> Option<Arc<trace::Origin>>,
     ) -> Result<Answer, Error> {
         let request = Request::read(operation, &body)?;
-        self.answer(caller, request, body, lease, asked).await
+        self.answer(caller, request, body, lease, beside, asked).await
     }
 
     /// Returns whether the upstream has OpenAI's Responses API.
@@ -172,7 +202,7 @@ impl Chat {
         asked: impl FnOnce(ExecutionId) -> Option<Arc<trace::Origin>>,
     ) -> Result<Answer, Error> {
         let request = Request::read_response(&body)?;
-        self.answer(caller, request, body, lease, asked).await
+        self.answer(caller, request, body, lease, None, asked).await
     }
 
     async fn answer(
@@ -181,13 +211,15 @@ impl Chat {
         request: Request,
         body: Bytes,
         lease: Lease,
+        beside: Option<Beside>,
         asked: impl FnOnce(ExecutionId) -> Option<Arc<trace::Origin>>,
     ) -> Result<Answer, Error> {
         let id = new_id();
         let trace = Trace::new(id, asked(id));
         let created_at = self.inner.clock.now();
         let start = Start { caller, request, body, lease, id, trace, created_at };
-        let (call, candidates) = self.prepare(start).await?;
+        let (mut call, candidates) = self.prepare(start).await?;
+        call.beside = beside;
         let (reply, answer) = oneshot::channel();
         // Even if the client disconnects, its usage is recorded.
         let organization = caller.organization;
@@ -303,6 +335,7 @@ impl Chat {
             caller,
             reservation,
             in_flight,
+            beside: None,
             deferred: None,
             inner,
             _body: body,
@@ -507,11 +540,11 @@ impl Call {
         };
         let execution = ending.execution(&self.inner, candidate, end, &came);
         let Caller { organization, key, .. } = self.caller;
-        let mut beside = Commit::new();
-        self.inner.tokens.count(&mut beside, organization, key, came.tokens.total());
+        let mut beside = came.beside;
         let in_flight = self.in_flight;
         let reservation = self.reservation;
         let used = came.tokens.total();
+        self.inner.tokens.count(&mut beside, organization, key, used, &in_flight)?;
         beside.after_durable(move || in_flight.settle(used));
         let ended = EndedCall { execution, output: came.content, beside, reservation };
         match self.deferred {

@@ -49,7 +49,7 @@ mod tokens;
 mod upstream;
 mod whole;
 
-pub use self::call::{Answer, Caller, Finished};
+pub use self::call::{Answer, Beside, Caller, Finished};
 pub use self::error::{Error, Failure, Said};
 pub use self::models::{CatalogModel, ModelCatalog, UpstreamList};
 pub use self::part::{Admission, BoundModel, Completion};

@@ -31,7 +31,7 @@ use orrery_records::billing::{Payer, Price, Reservation};
 use orrery_runners::llm::SCORE;
 use orrery_runners::openai::answer;
 use orrery_runners::openai::failure::{broken, misunderstood};
-use orrery_storage::Commit;
+use orrery_storage::{self as storage, Commit};
 
 /// Maximum size of the answer of one part, in bytes.
 const ANSWER_MAX: usize = 4 * 1024 * 1024;
@@ -57,6 +57,15 @@ pub struct Completion {
 pub struct Admission {
     in_flight: InFlight,
     reservations: Vec<Reservation>,
+}
+
+impl Admission {
+    /// Ends the work, which has used these tokens.
+    pub fn settle(self, tokens: Tokens) {
+        let Self { in_flight, reservations } = self;
+        in_flight.settle(tokens.total());
+        drop(reservations);
+    }
 }
 
 impl Chat {
@@ -113,9 +122,20 @@ impl Chat {
         self.inner.options.keep_content
     }
 
-    /// Adds the tokens of finished work to its commit.
-    pub fn count_tokens(&self, commit: &mut Commit, caller: Caller, tokens: Tokens) {
-        self.inner.tokens.count(commit, caller.organization, caller.key, tokens.total());
+    /// Adds the tokens of finished work to its commit. [`Admission::settle`] follows the commit.
+    ///
+    /// # Errors
+    /// [`storage::Error`]
+    pub fn count_tokens(
+        &self,
+        commit: &mut Commit,
+        caller: Caller,
+        tokens: Tokens,
+        admission: &Admission,
+    ) -> Result<(), storage::Error> {
+        let Caller { organization, key, .. } = caller;
+        let used = tokens.total();
+        self.inner.tokens.count(commit, organization, key, used, &admission.in_flight)
     }
 
     /// Records finished work: its row, charge and token count are written in one commit.
@@ -132,13 +152,9 @@ impl Chat {
         let mut beside = Commit::new();
         let organization = execution.organization;
         let key = execution.key;
-        self.inner.tokens.count(&mut beside, organization, key, tokens.total());
-        let Admission { in_flight, reservations } = admission;
         let used = tokens.total();
-        beside.after_durable(move || {
-            in_flight.settle(used);
-            drop(reservations);
-        });
+        self.inner.tokens.count(&mut beside, organization, key, used, &admission.in_flight)?;
+        beside.after_durable(move || admission.settle(tokens));
         let ended = EndedCall { execution, output, beside, reservation: None };
         self.inner.engine.record_call(ended).await
     }
@@ -175,7 +191,7 @@ impl BoundModel {
     #[must_use]
     pub fn most(&self, answers: u64, input: u64, output: u64) -> Price {
         let output = output.saturating_mul(answers);
-        self.candidate.most(answers, Tokens { input, output, is_estimated: true })
+        self.candidate.most(answers, Tokens::estimated(input, output))
     }
 
     /// Requests an answer. `fields` are the request's fields without the model; `lease` reserves

@@ -14,13 +14,18 @@ use std::time::Duration;
 
 use super::error::Error;
 use orrery_domain::ids::{KeyId, OrganizationId};
-use orrery_records::key_policies;
+use orrery_records::key_policies::{self, Level};
 use orrery_runtime::Clock;
+use orrery_storage::record::decode;
 use orrery_storage::{self as storage, Commit, Key, Page, Store, Table};
 
 const DAY_SECONDS: i64 = 86_400;
 /// The `Retry-After` value if calls in flight reserve the rest of a budget.
 const RESERVED_RETRY: Duration = Duration::from_secs(5);
+/// The end of the key of a row with a [`Level`]. As a day, it would be 4 million years ahead.
+const LEVEL: &[u8] = b"rate";
+/// The time after which a bucket is full, unless a call has used far more than it had reserved.
+const LEVEL_KEPT: Duration = Duration::from_secs(3600);
 /// Maximum rows deleted per batch, and maximum batches per sweep.
 const BATCH_MAX: usize = 500;
 const BATCHES_MAX: usize = 10_000;
@@ -44,7 +49,8 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
-    /// Ends the call with the tokens that it has used.
+    /// Ends the call with the tokens that it has used. Called when the commit with
+    /// [`TokenBudgets::count`] is durable.
     pub(crate) fn settle(self, used: u64) {
         if let Some(tokens) = self.of_minute {
             tokens.settle(used);
@@ -83,6 +89,11 @@ impl TokenBudgets {
         key: KeyId,
         tokens: u64,
     ) -> Result<InFlight, Error> {
+        if self.policies.is_unrestored(key) {
+            let level = self.store.read(&level_row(organization, key)).await;
+            let level = level.map_err(orrery_engine::Error::from)?;
+            self.policies.restore(key, level, self.clock.now());
+        }
         let of_minute =
             self.policies.take_tokens(key, tokens).map_err(orrery_engine::Error::from)?;
         let _of_day = self.admit_today(organization, key, tokens).await?;
@@ -124,31 +135,46 @@ impl TokenBudgets {
     }
 
     /// Adds the used tokens to the commit of a call.
+    ///
+    /// # Errors
+    /// [`storage::Error`]
     pub(crate) fn count(
         &self,
         commit: &mut Commit,
         organization: OrganizationId,
         key: KeyId,
         tokens: u64,
-    ) {
+        in_flight: &InFlight,
+    ) -> Result<(), storage::Error> {
+        if let Some(taken) = &in_flight.of_minute {
+            let level = taken.level_after(tokens, self.clock.now());
+            commit.put(level_row(organization, key), &level)?;
+        }
         if self.limit.is_some() && tokens > 0 {
             let tokens = i64::try_from(tokens).unwrap_or(i64::MAX);
             commit.add(row(organization, key, self.today()), tokens);
         }
+        Ok(())
     }
 
-    /// Deletes the counters of past days and returns their number.
+    /// Deletes the counters of past days, and the levels of buckets that are full again. Returns
+    /// the number of deleted rows.
     ///
     /// # Errors
     /// [`storage::Error`]; rows deleted before the error stay deleted.
     pub(crate) async fn forget_past_days(&self) -> Result<usize, storage::Error> {
         let today = self.today().to_be_bytes();
+        let now = self.clock.now();
+        let is_past = |key: &Key, bytes: &[u8]| match key.as_bytes().ends_with(LEVEL) {
+            true => decode::<Level>(bytes).map_or(true, |level| now.since(level.at) > LEVEL_KEPT),
+            false => !key.as_bytes().ends_with(&today),
+        };
         let mut count = 0;
         let mut scan = self.store.scan(Page::of(Key::table(Table::TokenUse), BATCH_MAX));
         for _ in 0..BATCHES_MAX {
             let Some(rows) = scan.next_page().await? else { break };
             let mut commit = Commit::new();
-            for (key, _) in rows.iter().filter(|(key, _)| !key.as_bytes().ends_with(&today)) {
+            for (key, _) in rows.iter().filter(|(key, bytes)| is_past(key, bytes)) {
                 commit.delete(key.clone());
                 count += 1;
             }
@@ -192,11 +218,18 @@ fn row(organization: OrganizationId, key: KeyId, day: u32) -> Key {
     Key::table(Table::TokenUse).id(organization).id(key).raw(&day.to_be_bytes())
 }
 
+/// Returns the row with the level of a key's bucket of tokens.
+fn level_row(organization: OrganizationId, key: KeyId) -> Key {
+    Key::table(Table::TokenUse).id(organization).id(key).raw(LEVEL)
+}
+
 #[cfg(test)]
 mod tests {
     use std::task::Poll;
 
     use super::*;
+    use orrery_domain::account::ApiKey;
+    use orrery_domain::key_policy::KeyPolicy;
     use orrery_domain::time::Timestamp;
     use orrery_records::key_policies::Handle;
     use orrery_storage::Options;
@@ -222,11 +255,12 @@ mod tests {
         assert!(budgets.admit(organization, [3; 16].into(), 1).await.is_ok(), "another key");
         drop(first);
         let mut commit = Commit::new();
-        budgets.count(&mut commit, organization, key, 99);
+        let none = InFlight::default();
+        budgets.count(&mut commit, organization, key, 99, &none).unwrap();
         store.commit(commit).await.unwrap();
         assert!(budgets.admit(organization, key, 500).await.is_ok(), "one token is left");
         let mut commit = Commit::new();
-        budgets.count(&mut commit, organization, key, 1);
+        budgets.count(&mut commit, organization, key, 1, &none).unwrap();
         store.commit(commit).await.unwrap();
         let refused = budgets.admit(organization, key, 1).await.unwrap_err();
         let Error::TokensUsedUp { limit, retry_after } = refused else { panic!("{refused}") };
@@ -235,6 +269,52 @@ mod tests {
         assert!(budgets.admit(organization, key, 1).await.is_ok(), "a new day");
         assert_eq!(budgets.forget_past_days().await.unwrap(), 1);
         assert_eq!(budgets.forget_past_days().await.unwrap(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tokens_of_a_minute_stay_used_after_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options { folder: folder.path().to_owned(), inline_bytes: 1024 };
+        let store = Store::open(&options).unwrap();
+        let clock = Clock::scripted(Timestamp::from_micros(NOON * 1_000_000));
+        let (organization, id) = ids();
+        let policy = KeyPolicy { tpm_limit: Some(60), ..KeyPolicy::default() };
+        let start = || {
+            let policies = Handle::default();
+            policies.set(&key(organization, id, policy.clone()));
+            TokenBudgets::new(store.clone(), clock.clone(), policies, None)
+        };
+        let budgets = start();
+        let other = budgets.admit(organization, id, 20).await.unwrap();
+        let call = budgets.admit(organization, id, 40).await.unwrap();
+        let mut commit = Commit::new();
+        budgets.count(&mut commit, organization, id, 30, &call).unwrap();
+        commit.after_durable(move || call.settle(30));
+        store.commit(commit).await.unwrap();
+        // A crash: the other call was in flight, so its maximum counts as used.
+        drop((budgets, other));
+        let budgets = start();
+        clock.advance(Duration::from_secs(5));
+        assert!(budgets.admit(organization, id, 16).await.is_err(), "10 are left, 5 flowed in");
+        budgets.admit(organization, id, 15).await.unwrap();
+        assert_eq!(budgets.forget_past_days().await.unwrap(), 0);
+        clock.advance(Duration::from_secs(3700));
+        assert_eq!(budgets.forget_past_days().await.unwrap(), 1);
+        assert!(start().admit(organization, id, 60).await.is_ok(), "the bucket is full again");
+    }
+
+    fn key(organization: OrganizationId, id: KeyId, policy: KeyPolicy) -> ApiKey {
+        ApiKey {
+            id,
+            organization,
+            name: "k".to_owned(),
+            prefix: "smk_abcd".to_owned(),
+            created_by: "x".to_owned(),
+            created_at: Timestamp::from_micros(0),
+            expires_at: None,
+            policy,
+            previous: None,
+        }
     }
 
     #[tokio::test]
@@ -251,7 +331,7 @@ mod tests {
         // counter, and usually continues after the first call has ended.
         let looked = futures_util::poll!(&mut second);
         let mut commit = Commit::new();
-        budgets.count(&mut commit, organization, key, 100);
+        budgets.count(&mut commit, organization, key, 100, &running).unwrap();
         commit.after_durable(move || drop(running));
         store.commit(commit).await.unwrap();
         let answer = match looked {

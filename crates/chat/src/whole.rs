@@ -22,6 +22,7 @@ use orrery_runners::openai::answer::{self, EVENT_MAX};
 use orrery_runners::openai::failure::{broken, misunderstood, too_late};
 use orrery_runners::openai::shape;
 use orrery_runtime as runtime;
+use orrery_storage::Commit;
 
 /// Maximum size of an answer in bytes: enough for the embeddings of a request with the most inputs.
 const ANSWER_MAX: usize = 64 * 1024 * 1024;
@@ -88,7 +89,7 @@ impl Call {
     }
 
     /// Records an answer and sends it to the client.
-    pub(super) async fn whole(self, candidate: Candidate, whole: Whole, reply: Reply) {
+    pub(super) async fn whole(mut self, candidate: Candidate, whole: Whole, reply: Reply) {
         let Whole { answer, text, first_byte, begun } = whole;
         let operation = self.request.operation;
         let mut meter =
@@ -125,10 +126,16 @@ impl Call {
             true => with_cost_of_response(&mut answer, came.tokens, came.cost),
             false => with_cost(&mut answer, came.tokens, came.cost),
         });
-        let came = Came { first_byte: Some(first_byte), content: meter.take_content(), ..came };
+        let body = body.map(Bytes::from);
+        let beside = match (&body, self.beside.take()) {
+            (Ok(body), Some(beside)) => beside.commit(execution, body.clone()).await,
+            (Ok(_), None) | (Err(_), _) => Commit::new(),
+        };
+        let content = meter.take_content();
+        let came = Came { first_byte: Some(first_byte), content, beside, ..came };
         let recorded = self.record(&candidate, &End::Done, came).await;
         let replied = match (recorded, body) {
-            (Ok(()), Ok(body)) => Ok(Answer::Whole { execution, body: body.into() }),
+            (Ok(()), Ok(body)) => Ok(Answer::Whole { execution, body }),
             (Err(error), _) => Err(error.into()),
             (Ok(()), Err(error)) => {
                 let message = format!("failed to serialize the answer: {error}");
@@ -320,7 +327,7 @@ mod tests {
 
     fn priced(answer: &str) -> String {
         let mut object: RawObject = serde_json::from_str(answer).unwrap();
-        let tokens = Tokens { input: 3, output: 4, is_estimated: true };
+        let tokens = Tokens::estimated(3, 4);
         let text = with_cost(&mut object, tokens, Usd::from_micros(2500)).unwrap();
         String::from_utf8(text).unwrap()
     }

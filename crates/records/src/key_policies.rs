@@ -13,8 +13,10 @@ use orrery_domain::account::ApiKey;
 use orrery_domain::ids::KeyId;
 use orrery_domain::key_policy::{KeyPolicy, Scope};
 use orrery_domain::money::Usd;
+use orrery_domain::record::Record;
 use orrery_domain::time::Timestamp;
 use orrery_runtime::{Clock, monotonic_now};
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -91,7 +93,20 @@ fn to_float(count: u64) -> f64 {
 struct Counts {
     requests: Bucket,
     tokens: Bucket,
+    /// Whether the bucket of tokens holds what it held before the service started.
+    is_restored: bool,
     in_flight: u32,
+}
+
+/// What a key's bucket of tokens holds, as it is stored with each call so that it survives a crash.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Level {
+    left: f64,
+    pub at: Timestamp,
+}
+
+impl Record for Level {
+    const NAME: &'static str = "token rate";
 }
 
 /// A key's policy and counts.
@@ -130,6 +145,15 @@ pub struct Tokens {
 }
 
 impl Tokens {
+    /// Returns what the bucket will hold when this call has used `used` tokens. The maximum tokens
+    /// of other calls in flight count as used.
+    #[must_use]
+    pub fn level_after(&self, used: u64, now: Timestamp) -> Level {
+        let mut counts = self.entry.counts();
+        counts.tokens.fill(self.entry.policy.tpm_limit.unwrap_or(0));
+        Level { left: counts.tokens.left + to_float(self.reserved) - to_float(used), at: now }
+    }
+
     /// Ends the reservation with the tokens that the call has used.
     pub fn settle(mut self, used: u64) {
         let over = to_float(used) - to_float(self.reserved);
@@ -153,6 +177,7 @@ impl Entry {
             Arc::new(Mutex::new(Counts {
                 requests: Bucket::full(policy.rpm_limit.map_or(0, u64::from)),
                 tokens: Bucket::full(policy.tpm_limit.unwrap_or(0)),
+                is_restored: false,
                 in_flight: 0,
             }))
         };
@@ -248,6 +273,7 @@ impl Handle {
             }
             if entry.policy.tpm_limit != key.policy.tpm_limit {
                 counts.tokens = Bucket::full(key.policy.tpm_limit.unwrap_or(0));
+                counts.is_restored = true;
             }
             Arc::clone(&entry.counts)
         });
@@ -268,6 +294,30 @@ impl Handle {
             Some(entry) if !entry.policy.may_use(model) => Err(Refused::Model(model.to_owned())),
             Some(_) | None => Ok(()),
         }
+    }
+
+    /// Returns whether a key's bucket of tokens needs its stored level ([`Handle::restore`]).
+    #[must_use]
+    pub fn is_unrestored(&self, key: KeyId) -> bool {
+        self.of(key)
+            .is_some_and(|entry| entry.policy.tpm_limit.is_some() && !entry.counts().is_restored)
+    }
+
+    /// Gives a key's bucket of tokens the level that was stored before the service started, and what
+    /// has flowed in since.
+    pub fn restore(&self, key: KeyId, level: Option<Level>, now: Timestamp) {
+        let Some(entry) = self.of(key) else { return };
+        let mut counts = entry.counts();
+        if counts.is_restored {
+            return;
+        }
+        counts.is_restored = true;
+        let (Some(level), Some(limit)) = (level, entry.policy.tpm_limit) else { return };
+        let bucket = &mut counts.tokens;
+        let spent = to_float(limit) - bucket.left;
+        let passed = now.since(level.at).as_secs_f64();
+        let left = level.left + passed * to_float(limit) / MINUTE.as_secs_f64();
+        bucket.left = left.min(to_float(limit)) - spent;
     }
 
     /// Takes the maximum tokens of a call from a key's bucket.

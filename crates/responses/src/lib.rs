@@ -116,10 +116,27 @@ impl Responses {
     /// [`storage::Error`]
     pub async fn put(&self, new: NewResponse) -> Result<(), storage::Error> {
         let organization = new.organization;
+        let commit = self.commit_of(new).await?;
+        self.store(commit).await?;
+        self.evict(organization).await
+    }
+
+    /// Returns the commit that stores a response. [`Self::evict`] follows it.
+    ///
+    /// # Errors
+    /// [`storage::Error`]
+    pub async fn commit_of(&self, new: NewResponse) -> Result<Commit, storage::Error> {
         let mut commit = Commit::new();
         self.add(&mut commit, new, None).await?;
-        self.store.commit(commit).await?;
-        self.evict(organization).await
+        Ok(commit)
+    }
+
+    /// Makes a commit of [`Self::commit_of`]. When this returns, the response is durable.
+    ///
+    /// # Errors
+    /// [`storage::Error`]
+    pub async fn store(&self, commit: Commit) -> Result<(), storage::Error> {
+        self.store.commit(commit).await
     }
 
     /// Adds a response to a commit. One that has not ended has `shows_reasoning`.
@@ -255,7 +272,10 @@ impl Responses {
     }
 
     /// Deletes an organization's oldest responses if it has too many.
-    async fn evict(&self, organization: OrganizationId) -> Result<(), storage::Error> {
+    ///
+    /// # Errors
+    /// [`storage::Error`]
+    pub async fn evict(&self, organization: OrganizationId) -> Result<(), storage::Error> {
         let count = self.store.counter(&rows::count(organization)).await?;
         let surplus = u64::try_from(count).unwrap_or(0).saturating_sub(self.most);
         let surplus = usize::try_from(surplus).unwrap_or(usize::MAX).min(EVICTED_MAX);

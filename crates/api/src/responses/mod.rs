@@ -8,20 +8,22 @@ mod stored;
 mod stream;
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use orrery_dialects::responses::{
-    Head, Ids, PREFIX, identify, of_input, read, settings, shows_reasoning, write_answer,
+    Head, Ids, identify, of_input, read, settings, shows_reasoning, write_answer,
 };
 use serde::Deserialize;
 use serde_json::value::{RawValue, to_raw_value};
+use tokio::sync::oneshot;
 
 use super::chat::{self, EXECUTION};
 use super::completion::{self, execution_of};
 use super::doc::{Doc, ErrorForm, RequestDoc, ResponseDoc};
 use super::idempotency_key::{self, Creation, OptionalClaim};
 use super::{Context, Services};
+use orrery_chat::{Beside, Caller};
 use orrery_domain::chat::Operation;
 use orrery_domain::ids::{ExecutionId, OrganizationId};
 use orrery_domain::invalid_request::InvalidRequest;
@@ -30,6 +32,7 @@ use orrery_http::budget::Lease;
 use orrery_http::request::{self as http_request, busy};
 use orrery_responses::{self as responses, NewResponse};
 use orrery_runtime as runtime;
+use orrery_storage::Commit;
 use orrery_wire::request;
 use orrery_wire::responses::answer::{Item as Shown, Response as Answer, Settings};
 use orrery_wire::responses::event::Event;
@@ -109,19 +112,100 @@ pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Erro
     bound.grow(body.len()).map_err(|_full| busy())?;
     let body = bound.bind(body);
     let created_at = services.clock.now().unix_seconds();
-    let answer = chat::respond(context, caller, Operation::Chat, body).await?;
-    let head =
-        Head { ids: Ids { response: id_of(&answer), shows_reasoning }, created_at, settings };
-    if completion::is_stream(&answer) {
-        return Ok(stream::stream_of(services, answer, head, keep, lease));
+    let pending = Pending { keep, settings, created_at, shows_reasoning, lease };
+    answer(services, context, caller, body, pending).await
+}
+
+/// What a request needs when its answer has come.
+struct Pending {
+    keep: Option<Keep>,
+    settings: Settings,
+    created_at: i64,
+    shows_reasoning: bool,
+    /// Reserves memory for the items of the input, until the response is stored.
+    lease: Lease,
+}
+
+impl Pending {
+    fn head(&self, execution: ExecutionId) -> Head {
+        let ids =
+            Ids { response: responses::shown(execution), shows_reasoning: self.shows_reasoning };
+        Head { ids, created_at: self.created_at, settings: self.settings.clone() }
     }
-    let now = services.clock.now().unix_seconds();
-    let translate = move |answer| Ok(head.with(write_answer(answer, &head.ids, now)));
-    let (headers, response) = completion::translate(answer, translate).await?;
-    if let Some(keep) = keep {
-        keep.store(&services, &response).await?;
+
+    /// Translates the answer to the chat completion. Returns also the commit that stores the
+    /// response.
+    async fn translate(
+        self,
+        services: &Services,
+        execution: ExecutionId,
+        answer: Bytes,
+    ) -> Result<(Answer, Commit), crate::Error> {
+        let head = self.head(execution);
+        let now = services.clock.now().unix_seconds();
+        let translate = move |answer| Ok(head.with(write_answer(answer, &head.ids, now)));
+        let response = completion::translated(answer, translate).await?;
+        let commit = match self.keep {
+            Some(keep) => services.responses.commit_of(keep.of(&response)?).await?,
+            None => Commit::new(),
+        };
+        Ok((response, commit))
+    }
+}
+
+/// Answers a request, whose chat completion is `body`. The commit that records the call also stores
+/// the response, unless it is streamed or the agent's.
+async fn answer(
+    services: Arc<Services>,
+    context: Context,
+    caller: Caller,
+    body: Bytes,
+    pending: Pending,
+) -> Result<Response, crate::Error> {
+    let organization = caller.organization;
+    let is_stored = pending.keep.is_some();
+    let pending = Arc::new(Mutex::new(Some(pending)));
+    let (sender, mut translated) = oneshot::channel();
+    let beside = {
+        let (services, pending) = (Arc::clone(&services), Arc::clone(&pending));
+        Beside::new(move |execution, answer| async move {
+            let Some(pending) = taken(&pending) else { return Commit::new() };
+            let translated = pending.translate(&services, execution, answer).await;
+            let (translated, commit) = match translated {
+                Ok((response, commit)) => (Ok(response), commit),
+                Err(error) => (Err(error), Commit::new()),
+            };
+            // The handler is gone if the client has disconnected.
+            let _unsent = sender.send(translated);
+            commit
+        })
+    };
+    let answer = chat::respond_beside(context, caller, Operation::Chat, body, Some(beside)).await?;
+    let headers = answer.headers().clone();
+    let response = if let Ok(translated) = translated.try_recv() {
+        translated?
+    } else {
+        let pending = taken(&pending);
+        let pending = pending.ok_or_else(|| crate::Error::internal("no translation"))?;
+        let execution = execution_of(&answer).and_then(|id| id.parse().ok());
+        let execution = execution.unwrap_or_else(runtime::new_id);
+        if completion::is_stream(&answer) {
+            let head = pending.head(execution);
+            return Ok(stream::stream_of(services, answer, head, pending.keep, pending.lease));
+        }
+        let text = completion::text_of(answer).await?;
+        let (response, commit) = pending.translate(&services, execution, text).await?;
+        services.responses.store(commit).await?;
+        response
+    };
+    if is_stored {
+        services.responses.evict(organization).await?;
     }
     Ok(completion::respond(&headers, &response))
+}
+
+fn taken(pending: &Mutex<Option<Pending>>) -> Option<Pending> {
+    pending.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 /// A request of a batch, as a chat completion.
@@ -269,13 +353,6 @@ async fn conversation(
 /// Returns the error for a `previous_response_id` that is not the ID of any response.
 fn missing(id: &str) -> crate::Error {
     responses::Error::NoResponse { id: id.to_owned() }.into()
-}
-
-/// Returns the ID of a response: that of its call in the history.
-fn id_of(answer: &Response) -> String {
-    let execution = execution_of(answer).map(str::to_owned);
-    let execution = execution.unwrap_or_else(|| runtime::new_id::<ExecutionId>().to_string());
-    format!("{PREFIX}{}", execution.replace('-', ""))
 }
 
 /// What is stored with a response.

@@ -427,9 +427,9 @@ impl Call {
         };
         let execution = ending.execution(&self.inner, &self.candidate, end, &came);
         let mut beside = Commit::new();
-        self.inner.tokens.count(&mut beside, organization, key, came.tokens.total());
         let in_flight = self.in_flight;
         let used = came.tokens.total();
+        self.inner.tokens.count(&mut beside, organization, key, used, &in_flight)?;
         beside.after_durable(move || in_flight.settle(used));
         let ended = EndedCall { execution, output: None, beside, reservation: self.reservation };
         self.inner.engine.record_call(ended).await
