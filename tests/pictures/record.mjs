@@ -1,8 +1,7 @@
 #!/usr/bin/env node
 // Records docs/pictures/kill.svg: a session in a real terminal, in which `kill -9` ends the service in the middle of a
 // workflow. The commands are those of README, and their output comes from that session. Needs `script` (util-linux),
-// bash, curl, jq, and the service's default ports. It kills the newest process named `orrery`.
-// Usage: tests/pictures/record.mjs ORRERY
+// bash, curl, jq, and the service's default ports. Usage: tests/pictures/record.mjs ORRERY
 import { spawn } from "node:child_process";
 import fs from "node:fs";
 import os from "node:os";
@@ -42,7 +41,7 @@ const START = "orrery >log 2>&1 &";
 const SESSION = [
   START,
   `RUN=$(curl -sS $BASE/v1/workflows/mood/trigger -H "X-API-Key: $KEY" \\\n  -d '{"inputs": {"page": "<p>What a beautiful night!</p>"}}' | jq -r .execution_id)`,
-  "pkill -9 -n -x orrery",
+  'sleep 1; kill -9 "$(cat orrery-data/lock)"',
   START,
   "sleep 10",
   SHOW,
