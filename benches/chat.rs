@@ -11,7 +11,7 @@
 //! - Streams, one at a time: the median time to the first text.
 //!
 //! The same model also answers `/v1/responses` (not stored, and stored) and `/v1/messages`. A second
-//! table compares these with chat completions.
+//! table compares these with chat completions, and a key with every kind of limit with a plain one.
 //!
 //! `ORRERY_BENCH_ROUNDS` (7), `ORRERY_BENCH_SECONDS` (2 per round), `ORRERY_BENCH_CONNECTIONS`
 //! (64), `ORRERY_BENCH_CALLS` (500 per round, one at a time).
@@ -269,10 +269,11 @@ async fn measure() {
     );
     let setup = Setup::with(folder.path(), &lines);
     let (orrery, _) = setup.start();
-    let key = setup.key();
+    let (key, limited_key) = (setup.key(), setup.limited_key());
     let server = |pid, address, key| Server { pid, address, key, connections };
     let stub = server(stub.0.id(), stub_address, "-");
     let proxy = server(proxy.0.id(), proxy_address, "-");
+    let limited_orrery = server(orrery.0.id(), setup.base, &limited_key);
     let orrery = server(orrery.0.id(), setup.base, &key);
     let messages = format!("\"messages\":[{{\"role\":\"user\",\"content\":\"{PROMPT}\"}}]");
     let input = |store: bool| format!("\"input\":\"{PROMPT}\",\"store\":{store}");
@@ -284,6 +285,7 @@ async fn measure() {
         Subject::new("responses, not stored", &orrery, "/v1/responses", &input(false)),
         Subject::new("responses, stored", &orrery, "/v1/responses", &input(true)),
         Subject::new("messages", &orrery, "/v1/messages", &limited),
+        Subject::new("with a limited key", &limited_orrery, PATH, &messages),
     ];
     for subject in &subjects {
         subject.load.run(Duration::from_millis(500)).await;

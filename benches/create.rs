@@ -1,10 +1,10 @@
 //! Durable creates, `POST /v1/prediction/`, against group commits of the same rows by the bare
 //! store: `cargo bench --bench create`.
 //!
-//! Four measurements in alternating rounds. The first uses the bare store in this process: 64
-//! committers each commit an execution and its lane row. The other three use the service in its own
-//! process, over 64 connections: creates for a model whose queue is held, so that nothing runs;
-//! creates for an instant built-in model, which run and complete in the meantime (429 from a full
+//! Five measurements in alternating rounds. The first uses the bare store in this process: 64
+//! committers each commit an execution and its lane row. The others use the service in its own
+//! process, over 64 connections: creates for a model whose queue is held, so that nothing runs, with
+//! a plain key and with one that has every kind of limit; creates for an instant built-in model, which run and complete in the meantime (429 from a full
 //! queue does not count as a create); and `POST /v1/prediction/run` of the built-in model, which
 //! returns once the completion is on disk.
 //!
@@ -125,7 +125,8 @@ impl Kind {
     }
 }
 
-fn kinds(setup: &Setup, key: &str, connections: u64) -> [Kind; 3] {
+fn kinds(setup: &Setup, connections: u64) -> [Kind; 4] {
+    let (key, limited) = (setup.key(), setup.limited_key());
     let create = |model: &str, input: serde_json::Value| {
         json!({"model": model, "version": "0.0.1", "input": input}).to_string()
     };
@@ -133,15 +134,18 @@ fn kinds(setup: &Setup, key: &str, connections: u64) -> [Kind; 3] {
         "text-template",
         json!({"template": "A quiet {{ place }}.", "values": {"place": "harbour"}}),
     );
-    let load = |path: &str, body: &str| Load {
+    let load = |path: &str, key: &str, body: &str| Load {
         address: setup.base,
         connections,
         request: client::post(setup.base, path, key, body),
     };
+    let (path, held) = ("/v1/prediction/", create("hanging", input()));
+    let run = "/v1/prediction/run";
     [
-        Kind::new("create, queue held", load("/v1/prediction/", &create("hanging", input()))),
-        Kind::new("create, instant model", load("/v1/prediction/", &instant)),
-        Kind::new("run to completion, instant model", load("/v1/prediction/run", &instant)),
+        Kind::new("create, queue held", load(path, &key, &held)),
+        Kind::new("create, queue held, limited key", load(path, &limited, &held)),
+        Kind::new("create, instant model", load(path, &key, &instant)),
+        Kind::new("run to completion, instant model", load(run, &key, &instant)),
     ]
 }
 
@@ -175,7 +179,7 @@ async fn measure() {
     let (_server, manifest) = service::hanging_model(100_000_000);
     setup.model("hanging", &manifest);
     let (child, _) = setup.start();
-    let mut kinds = kinds(&setup, &setup.key(), connections);
+    let mut kinds = kinds(&setup, connections);
     let store = Store::open(&Options {
         folder: store_folder.path().to_path_buf(),
         inline_bytes: 64 * 1024,
@@ -205,6 +209,8 @@ async fn measure() {
         "refused",
     ]);
     table.row(["the store alone".to_owned(), number(support::median(alone))]);
+    let pairs = kinds[1].costs.iter().zip(&kinds[0].costs);
+    let added = support::median(pairs.map(|(limited, free)| limited - free).collect());
     for kind in kinds {
         table.row([
             kind.name.to_owned(),
@@ -218,4 +224,5 @@ async fn measure() {
     table.print();
     println!("{rounds} rounds of {time:?} each, {connections} connections and committers");
     println!("{} left in the held queue", number(held));
+    println!("the limits of a key add {added:+.1} µs of CPU time to a create");
 }

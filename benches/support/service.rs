@@ -77,7 +77,19 @@ impl Setup {
 
     /// Creates an API key with the command line; the service must be running.
     pub(crate) fn key(&self) -> String {
-        let made = self.command(&["key", "create", "--name", "bench"]).output().unwrap();
+        self.key_with(&[])
+    }
+
+    /// Creates an API key with every kind of limit, none of which a benchmark reaches.
+    pub(crate) fn limited_key(&self) -> String {
+        let limits = "--models text-*,hanging,stub --scope predict,chat,read --budget 1000000/30d \
+                      --rpm 4000000000 --tpm 4000000000000 --parallel 1000000 --tag team=bench";
+        self.key_with(&limits.split_whitespace().collect::<Vec<_>>())
+    }
+
+    fn key_with(&self, limits: &[&str]) -> String {
+        let arguments = [&["key", "create", "--name", "bench"], limits].concat();
+        let made = self.command(&arguments).output().unwrap();
         let said = String::from_utf8_lossy(&made.stderr);
         assert!(made.status.success(), "no key could be made: {said}");
         String::from_utf8(made.stdout).unwrap().trim().to_owned()

@@ -528,7 +528,9 @@ async fn attend(running: &Running, config: &Config, started: PayloadId) -> anyho
 fn export_traces(config: &Config, services: &Services, tasks: &Tasks) -> Traces {
     let traces = Traces::new(options::trace_target(config));
     let of_executions = traces.clone();
-    services.engine.set_on_end(Box::new(move |execution| of_executions.ended(execution)));
+    services
+        .engine
+        .set_on_end(Box::new(move |execution, facts| of_executions.ended(execution, facts)));
     let of_deliveries = traces.clone();
     services.outbox.set_on_attempt(Box::new(move |delivery| of_deliveries.attempted(delivery)));
     // The URL is trusted because, like the URLs in manifests, it is configured by the operator.

@@ -59,7 +59,7 @@ pub(super) fn settings(config: &Config, hosts: Vec<HostAddress>) -> Settings {
 
 /// Returns the destination of execution spans.
 pub(super) fn trace_target(config: &Config) -> Option<traces::Target> {
-    let config::Telemetry { otlp_endpoint, otlp_headers } = &config.telemetry;
+    let config::Telemetry { otlp_endpoint, otlp_headers, content } = &config.telemetry;
     let header = |(name, value): &(String, config::Secret)| {
         // The name and the value were validated when the configuration was read.
         let name = HeaderName::try_from(name.as_str()).ok()?;
@@ -68,7 +68,7 @@ pub(super) fn trace_target(config: &Config) -> Option<traces::Target> {
         Some((name, value))
     };
     let headers = otlp_headers.iter().filter_map(header).collect();
-    otlp_endpoint.as_ref().map(|endpoint| traces::Target::new(endpoint, headers))
+    otlp_endpoint.as_ref().map(|endpoint| traces::Target::new(endpoint, headers, *content))
 }
 
 /// Returns the settings that a reload replaces.

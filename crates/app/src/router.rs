@@ -75,6 +75,7 @@ pub(crate) fn open(
         prices: prices.collect(),
         aliases: router.aliases.clone(),
         keep_content: router.keep_content,
+        trace_content: config.telemetry.otlp_endpoint.is_some() && config.telemetry.content,
         tokens_per_day: config.limits.tokens_per_day,
         first_byte_timeout: router.first_byte_timeout,
         idle_timeout: router.idle_timeout,

@@ -31,7 +31,7 @@ use orrery_domain::ids::{ExecutionId, KeyId, OrganizationId};
 use orrery_domain::money::Usd;
 use orrery_domain::time::Timestamp;
 use orrery_domain::trace::{self, Trace};
-use orrery_engine::{self as engine, EndedCall, ModelPermit};
+use orrery_engine::{self as engine, EndedCall, Facts, ModelPermit};
 use orrery_http::budget::Lease;
 use orrery_records::billing::{Payer, Price, Reservation};
 use orrery_runners::openai::stream_options::{Refusal, StreamOptions, ask_with_options};
@@ -111,7 +111,7 @@ pub(super) struct Call {
     /// `None` for a call whose client waits for the answer.
     deferred: Option<Deferred>,
     /// The request's body, which counts toward the budget while it is in memory.
-    _body: Bytes,
+    body: Bytes,
 }
 
 /// The state of a call in the background, whose caller records it.
@@ -148,6 +148,7 @@ pub(super) struct Came {
     pub(super) first_byte: Option<Duration>,
     pub(super) is_stream: bool,
     pub(super) content: Option<Box<RawValue>>,
+    pub(super) finish_reasons: Vec<String>,
     /// What the commit of the call stores in addition.
     pub(super) beside: Commit,
 }
@@ -338,7 +339,7 @@ impl Chat {
             beside: None,
             deferred: None,
             inner,
-            _body: body,
+            body,
         };
         Ok((call, candidates))
     }
@@ -546,7 +547,14 @@ impl Call {
         let used = came.tokens.total();
         self.inner.tokens.count(&mut beside, organization, key, used, &in_flight)?;
         beside.after_durable(move || in_flight.settle(used));
-        let ended = EndedCall { execution, output: came.content, beside, reservation };
+        let options = &self.inner.options;
+        let facts = Facts {
+            request: self.body,
+            answer: if options.trace_content { came.content.clone() } else { None },
+            finish_reasons: came.finish_reasons,
+        };
+        let output = came.content.filter(|_| options.keep_content);
+        let ended = EndedCall { execution, output, beside, reservation, facts: Some(facts) };
         match self.deferred {
             Some(deferred) => {
                 // The engine no longer waits for a call that was cancelled.
@@ -589,7 +597,8 @@ async fn place_when_free(inner: &Inner, model: &str) -> ModelPermit {
     }
 }
 
-/// Returns whether the history stores the answers of this operation.
+/// Returns whether the history or traces contain the answers of this operation.
 pub(super) fn keeps_content(inner: &Inner, operation: Operation) -> bool {
-    inner.options.keep_content && operation.writes_text()
+    let options = &inner.options;
+    (options.keep_content || options.trace_content) && operation.writes_text()
 }

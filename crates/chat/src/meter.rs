@@ -20,6 +20,10 @@ use orrery_runners::openai::answer::not_json;
 use orrery_runners::openai::said;
 use orrery_runners::openai::shape::{self, Counts, failure_in_error_event};
 
+/// Maximum number and size of the finish reasons that traces contain.
+const FINISH_REASONS_MAX: usize = 8;
+const FINISH_REASON_BYTES_MAX: usize = 32;
+
 /// The kind of a stream event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Seen {
@@ -55,6 +59,7 @@ pub(crate) struct Meter {
     bytes: u64,
     is_finished: bool,
     has_answer: bool,
+    finish_reasons: Vec<String>,
     /// The answer for the history, if the history stores answers.
     content: Option<Content>,
 }
@@ -177,6 +182,7 @@ impl Meter {
             bytes: 0,
             is_finished: false,
             has_answer: false,
+            finish_reasons: Vec::new(),
             content,
         }
     }
@@ -283,6 +289,12 @@ impl Meter {
             self.has_answer = self.has_answer || choice.is_answer();
             self.bytes = self.bytes.saturating_add(choice.bytes());
             self.is_finished |= choice.finish_reason.is_some();
+            if let Some(reason) = choice.finish_reason
+                && self.finish_reasons.len() < FINISH_REASONS_MAX
+                && reason.get().len() <= FINISH_REASON_BYTES_MAX
+            {
+                self.finish_reasons.push(reason.get().trim_matches('"').to_owned());
+            }
             if let Some(content) = &mut self.content {
                 content.add(choice);
             }
@@ -320,6 +332,12 @@ impl Meter {
             return Tokens::default();
         }
         self.counted.tokens(self.prompt_tokens, self.bytes)
+    }
+
+    /// Takes why the model has ended its choices.
+    #[must_use]
+    pub(crate) fn take_finish_reasons(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.finish_reasons)
     }
 
     /// Takes the assembled answer, as JSON.

@@ -155,7 +155,7 @@ impl Chat {
         let used = tokens.total();
         self.inner.tokens.count(&mut beside, organization, key, used, &admission.in_flight)?;
         beside.after_durable(move || admission.settle(tokens));
-        let ended = EndedCall { execution, output, beside, reservation: None };
+        let ended = EndedCall { execution, output, beside, reservation: None, facts: None };
         self.inner.engine.record_call(ended).await
     }
 }

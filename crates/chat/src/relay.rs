@@ -351,6 +351,7 @@ impl Relay {
             first_byte: self.first_byte,
             is_stream: true,
             content: self.meter.take_content(),
+            finish_reasons: self.meter.take_finish_reasons(),
             ..came
         }
     }

@@ -34,6 +34,8 @@ pub struct Options {
     pub aliases: Vec<(String, String)>,
     /// Whether the history stores answers.
     pub keep_content: bool,
+    /// Whether traces contain the messages of calls.
+    pub trace_content: bool,
     /// The daily token budget of an API key.
     pub tokens_per_day: Option<u64>,
     /// Time limit for the first byte of a response.

@@ -132,7 +132,9 @@ impl Call {
             (Ok(_), None) | (Err(_), _) => Commit::new(),
         };
         let content = meter.take_content();
-        let came = Came { first_byte: Some(first_byte), content, beside, ..came };
+        let finish_reasons = meter.take_finish_reasons();
+        let first_byte = Some(first_byte);
+        let came = Came { first_byte, content, finish_reasons, beside, ..came };
         let recorded = self.record(&candidate, &End::Done, came).await;
         let replied = match (recorded, body) {
             (Ok(()), Ok(body)) => Ok(Answer::Whole { execution, body }),

@@ -465,6 +465,8 @@ pub struct Telemetry {
     pub otlp_endpoint: Option<String>,
     /// Headers of each export request.
     pub otlp_headers: Vec<(String, Secret)>,
+    /// Whether spans contain the messages of chat calls.
+    pub content: bool,
 }
 
 /// Logging options.

@@ -144,7 +144,8 @@ fn telemetry(section: &mut Section<'_>, folder: &Path) -> Telemetry {
         let message = "`telemetry.otlp_headers` has no effect without `otlp_endpoint`";
         section.error("otlp_headers", message.to_owned());
     }
-    Telemetry { otlp_endpoint, otlp_headers }
+    let content = section.get("content", false, flag);
+    Telemetry { otlp_endpoint, otlp_headers, content }
 }
 
 fn everything(root: &mut Section<'_>, folder: &Path, defaults: &Defaults) -> Config {

@@ -1,16 +1,19 @@
 //! Calls: work that the engine admits and records but does not run, such as a chat router call or a
-//! request for decisions. A call is not queued in a lane and is never run again, unless it is made in the background. It is stored when
-//! it ends, in one commit with its charge. Its reservation is in memory only and is lost with the
-//! process.
+//! request for decisions. A call is not queued in a lane and is never run again, unless it is made
+//! in the background. It is stored when it ends, in one commit with its charge. Its reservation is
+//! in memory only and is lost with the process.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde_json::value::RawValue;
 
 use crate::query::indexes;
 use crate::scheduler::permit::ModelPermit;
+use crate::traces::derive;
 use crate::{Engine, Error, Inner, rows};
+use orrery_domain::chat;
 use orrery_domain::execution::{Execution, lane_of_model};
 use orrery_domain::ids::OrganizationId;
 use orrery_domain::money::Usd;
@@ -33,6 +36,17 @@ pub struct EndedCall {
     /// Writes to include in the same commit.
     pub beside: Commit,
     pub reservation: Option<Reservation>,
+    pub facts: Option<Facts>,
+}
+
+/// What traces need of a chat call beside its record.
+#[derive(Debug)]
+pub struct Facts {
+    /// The body of the request, in OpenAI's format.
+    pub request: Bytes,
+    /// The messages of the answer, as the history stores them; `None` unless traces contain them.
+    pub answer: Option<Box<RawValue>>,
+    pub finish_reasons: Vec<String>,
 }
 
 impl Engine {
@@ -135,7 +149,7 @@ impl Inner {
     }
 
     async fn record_call(&self, call: EndedCall) -> Result<(), Error> {
-        let EndedCall { mut execution, output, beside, reservation } = call;
+        let EndedCall { mut execution, output, beside, reservation, facts } = call;
         let organization = execution.organization;
         let id = execution.id;
         let mut commit = Commit::new();
@@ -161,7 +175,28 @@ impl Inner {
             .increment(1);
         metrics::histogram!("orrery_execution_seconds", "kind" => kind)
             .record(execution.run_time().unwrap_or_default());
-        self.tell_of_ended(&execution);
+        if let Some(call) = execution.call() {
+            count_use(call, execution.run_time().unwrap_or_default());
+        }
+        self.tell_of_ended(&execution, facts);
         Ok(())
+    }
+}
+
+/// Records the metrics of OpenTelemetry's conventions for generative AI. Models that the operator
+/// does not name share a label, because clients choose the ids that reach an upstream.
+fn count_use(call: &chat::Call, run_time: Duration) {
+    let model = if call.is_upstream && !call.is_priced { "other" } else { &call.model };
+    let labels = [
+        ("gen_ai_operation_name", derive::operation(call.operation).to_owned()),
+        ("gen_ai_provider_name", derive::provider(call).to_owned()),
+        ("gen_ai_request_model", model.to_owned()),
+    ];
+    metrics::histogram!("gen_ai_client_operation_duration_seconds", &labels).record(run_time);
+    for (kind, count) in [("input", call.tokens.input), ("output", call.tokens.output)] {
+        let [operation, provider, model] = labels.clone();
+        let labels = [operation, provider, model, ("gen_ai_token_type", kind.to_owned())];
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        metrics::histogram!("gen_ai_client_token_usage", &labels).record(count);
     }
 }

@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use crate::active::ActiveExecutions;
 use crate::activity::Meters;
 use crate::bulk::Jobs;
+use crate::calls::Facts;
 use crate::query::detail::Views;
 use crate::query::news::News;
 use crate::query::waiters::Waiters;
@@ -39,8 +40,9 @@ pub(crate) const SHARE_MAX: usize = 10_000;
 /// Passes a committed delivery to the outbox.
 pub type OnDelivery = Arc<dyn Fn(Delivery) + Send + Sync>;
 
-/// Called with each ended execution, after the commit that ended it. The callback must not block.
-pub type OnEnd = Box<dyn Fn(&Execution) + Send + Sync>;
+/// Called with each ended execution, after the commit that ended it, and with the facts of a chat
+/// call. The callback must not block.
+pub type OnEnd = Box<dyn Fn(&Execution, Option<Facts>) + Send + Sync>;
 
 /// The engine's limits.
 #[derive(Debug, Clone, Copy)]

@@ -46,7 +46,7 @@ mod trees;
 use self::handle::Inner;
 
 pub use self::activity::LaneActivity;
-pub use self::calls::EndedCall;
+pub use self::calls::{EndedCall, Facts};
 pub use self::error::Error;
 pub use self::exchanges::{Ending, ExchangeFuture, ExchangeRun, Exchanges, StepCost, YieldedPlace};
 pub use self::handle::{Dependencies, Engine, OnDelivery, OnEnd, Options};

@@ -40,6 +40,24 @@ const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 const REQUEST_SECONDS: [f64; 14] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 15.0, 60.0];
 
+/// Bucket bounds for the tokens of a call, as OpenTelemetry's conventions advise.
+const TOKENS: [f64; 14] = [
+    1.0,
+    4.0,
+    16.0,
+    64.0,
+    256.0,
+    1024.0,
+    4096.0,
+    16_384.0,
+    65_536.0,
+    262_144.0,
+    1_048_576.0,
+    4_194_304.0,
+    16_777_216.0,
+    67_108_864.0,
+];
+
 /// Bucket bounds for execution times, in seconds. The bounds range from a built-in model to a long
 /// workflow.
 const WORK_SECONDS: [f64; 14] =
@@ -150,6 +168,7 @@ fn recorder() -> Result<PrometheusBuilder, metrics_exporter_prometheus::BuildErr
     PrometheusBuilder::new()
         .set_buckets_for_metric(full("orrery_commit_seconds"), &COMMIT_SECONDS)?
         .set_buckets_for_metric(full("orrery_request_seconds"), &REQUEST_SECONDS)?
+        .set_buckets_for_metric(full("gen_ai_client_token_usage"), &TOKENS)?
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &WORK_SECONDS)
 }
 
@@ -260,12 +279,18 @@ fn describe_histograms() {
     let histograms = [
         ("orrery_request_seconds", "Time from a request's head to its response, by host"),
         ("orrery_execution_seconds", "Time from the creation of an execution to its end"),
+        (
+            "gen_ai_client_operation_duration_seconds",
+            "Time of a call of the chat router, by operation and model",
+        ),
         ("orrery_commit_seconds", "Time to make a group of commits durable"),
         ("orrery_checkpoint_seconds", "Duration of checkpoints"),
     ];
     for (name, text) in histograms {
         describe_histogram!(name, Unit::Seconds, text);
     }
+    let tokens = "Tokens of a call of the chat router, by kind, operation and model";
+    describe_histogram!("gen_ai_client_token_usage", Unit::Count, tokens);
 }
 
 /// Returns the filter for a level. The level applies to the service's own crates; dependencies log

@@ -431,7 +431,13 @@ impl Call {
         let used = came.tokens.total();
         self.inner.tokens.count(&mut beside, organization, key, used, &in_flight)?;
         beside.after_durable(move || in_flight.settle(used));
-        let ended = EndedCall { execution, output: None, beside, reservation: self.reservation };
+        let ended = EndedCall {
+            execution,
+            output: None,
+            beside,
+            reservation: self.reservation,
+            facts: None,
+        };
         self.inner.engine.record_call(ended).await
     }
 }

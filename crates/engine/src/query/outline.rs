@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::calls::Facts;
 use crate::{Engine, Error, Inner, OnEnd, rows};
 use orrery_domain::definition::Plan;
 use orrery_domain::execution::{Execution, Work};
@@ -60,9 +61,9 @@ impl Engine {
 impl Inner {
     /// Reports an ended execution. Call this function once the commit that ended the execution has
     /// returned.
-    pub(crate) fn tell_of_ended(&self, execution: &Execution) {
+    pub(crate) fn tell_of_ended(&self, execution: &Execution, facts: Option<Facts>) {
         if let Some(on_end) = self.on_end.get() {
-            on_end(execution);
+            on_end(execution, facts);
         }
     }
 

@@ -164,7 +164,7 @@ impl Inner {
             let total = execution.completed_at.map(|end| end.since(execution.created_at));
             metrics::histogram!("orrery_execution_seconds", "kind" => kind)
                 .record(total.unwrap_or_default());
-            self.tell_of_ended(execution);
+            self.tell_of_ended(execution, None);
         }
     }
 }

@@ -3,11 +3,13 @@
 
 use std::collections::HashMap;
 
+use super::said;
 use super::span::{Kind, Span};
 use crate::Outline;
+use crate::calls::Facts;
 use orrery_domain::agent::{Begun, Task};
 use orrery_domain::attempt::{Attempt, Failure};
-use orrery_domain::chat::{Operation, Tokens};
+use orrery_domain::chat::{self, Operation, Tokens};
 use orrery_domain::definition::{Kind as StepKind, Plan, Step as Planned};
 use orrery_domain::delivery::Delivery;
 use orrery_domain::execution::{Execution, Fault, Source, Status, Work};
@@ -23,8 +25,16 @@ pub(super) const SPANS_MAX: usize = 2000;
 /// Maximum length in characters of a name chosen by a client or a model.
 const NAME_MAX: usize = 128;
 
+/// What is known of a chat call beside its record.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Said<'f> {
+    pub facts: &'f Facts,
+    /// Whether the span contains the messages.
+    pub has_content: bool,
+}
+
 /// Returns the spans of an execution that has ended. The execution's own span comes first.
-pub(super) fn of_execution(outline: &Outline) -> Vec<Span> {
+pub(super) fn of_execution(outline: &Outline, said: Option<Said<'_>>) -> Vec<Span> {
     let Outline { execution, steps, plan } = outline;
     let of = Of { execution, trace: execution.trace(), end: end_of(execution) };
     let mut spans = vec![of.root()];
@@ -42,7 +52,12 @@ pub(super) fn of_execution(outline: &Outline) -> Vec<Span> {
             if let Some(first_byte) = call.first_byte_ms {
                 span.set("orrery.first_byte_ms", first_byte);
             }
+            span.set("gen_ai.provider.name", provider(call));
+            span.set("gen_ai.request.stream", call.is_stream);
             tokens(&mut span, call.tokens);
+            if let Some(Said { facts, has_content }) = said {
+                said::describe(&mut span, facts, has_content);
+            }
             spans.push(span);
         }
         Work::Decision(decision) => {
@@ -126,6 +141,12 @@ impl Of<'_> {
         span.set("orrery.source", source.as_str());
         span.set("orrery.status", self.execution.status.word(kind));
         span.set("orrery.cost_usd", self.execution.cost.dollars());
+        if let Work::Agent(exchange) = work {
+            span.set("gen_ai.operation.name", "invoke_agent");
+            span.set("gen_ai.provider.name", "orrery");
+            span.set("gen_ai.request.model", short(&exchange.model));
+            span.set("gen_ai.conversation.id", short(&exchange.session_name));
+        }
         if let Work::Workflow(run) = work {
             span.set("orrery.workflow.id", run.workflow.to_string());
             span.set("orrery.workflow.version", run.version.clone());
@@ -320,6 +341,9 @@ impl Of<'_> {
             let mut span = Span::new(&self.trace, id, name, start, end).below(self.trace.root());
             if is_tool {
                 span.set("gen_ai.operation.name", "execute_tool");
+                if let Some(Task::Tool(tool)) = &begun {
+                    span.set("gen_ai.tool.name", short(&tool.call.name));
+                }
             } else {
                 span.kind = Kind::Client;
                 span.set("gen_ai.operation.name", operation(Operation::Chat));
@@ -348,10 +372,21 @@ fn fail(span: &mut Span, fault: &Fault) {
 fn tokens(span: &mut Span, tokens: Tokens) {
     span.set("gen_ai.usage.input_tokens", tokens.input);
     span.set("gen_ai.usage.output_tokens", tokens.output);
+    if tokens.cached > 0 {
+        span.set("gen_ai.usage.cache_read.input_tokens", tokens.cached);
+    }
+    if tokens.reasoning > 0 {
+        span.set("gen_ai.usage.reasoning.output_tokens", tokens.reasoning);
+    }
+}
+
+/// Returns who answered a call: this service, or an upstream that speaks OpenAI's API.
+pub(crate) const fn provider(call: &chat::Call) -> &'static str {
+    if call.is_upstream { "openai" } else { "orrery" }
 }
 
 /// Returns the operation name from the semantic conventions for generative AI.
-const fn operation(operation: Operation) -> &'static str {
+pub(crate) const fn operation(operation: Operation) -> &'static str {
     match operation {
         Operation::Chat => "chat",
         Operation::Embeddings => "embeddings",

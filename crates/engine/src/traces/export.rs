@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::derive::Said;
 use super::span::Span;
 use super::{Ended, Target, Traces, count_dropped, derive, otlp};
 use crate::{Engine, Error};
@@ -77,18 +78,28 @@ pub(super) type SpansFuture<'a> =
 
 /// Provides the spans of stored executions.
 pub(super) trait Source: Send + Sync {
-    /// Returns the spans of an ended execution.
+    /// Returns the spans of an ended execution. `said` are the facts of a chat call.
     ///
     /// # Errors
     /// [`Error::NotFound`] if the execution is no longer stored; [`Error::Storage`].
-    fn spans_of(&self, organization: OrganizationId, id: ExecutionId) -> SpansFuture<'_>;
+    fn spans_of<'a>(
+        &'a self,
+        organization: OrganizationId,
+        id: ExecutionId,
+        said: Option<Said<'a>>,
+    ) -> SpansFuture<'a>;
 }
 
 impl Source for Engine {
-    fn spans_of(&self, organization: OrganizationId, id: ExecutionId) -> SpansFuture<'_> {
+    fn spans_of<'a>(
+        &'a self,
+        organization: OrganizationId,
+        id: ExecutionId,
+        said: Option<Said<'a>>,
+    ) -> SpansFuture<'a> {
         Box::pin(async move {
             let outline = self.outline(organization, id, derive::STEPS_MAX).await?;
-            Ok(derive::of_execution(&outline))
+            Ok(derive::of_execution(&outline, said))
         })
     }
 }
@@ -179,11 +190,14 @@ impl Exporter {
 
     /// Adds the spans of an ended execution or attempt to the batch.
     async fn add(&mut self, ended: Ended) {
-        let (organization, id) = match ended {
+        let (organization, id, waiting) = match ended {
             Ended::Attempt(span) => return self.batch.push(*span),
-            Ended::Execution(organization, id) => (organization, id),
+            Ended::Execution(organization, id, waiting) => (organization, id, waiting),
         };
-        match self.source.spans_of(organization, id).await {
+        let has_content =
+            self.traces.inner.target.load().as_ref().is_some_and(|target| target.has_content);
+        let said = waiting.as_ref().map(|waiting| Said { facts: &waiting.facts, has_content });
+        match self.source.spans_of(organization, id, said).await {
             Ok(spans) => self.batch.extend(spans),
             // The execution has been deleted in the meantime.
             Err(Error::NotFound) => count_dropped(1),

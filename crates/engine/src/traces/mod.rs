@@ -6,14 +6,17 @@
 //! collector does not accept spans in time, spans are dropped, and the dropped spans are counted.
 //! No work ever waits for an export.
 //!
-//! A span never contains inputs, outputs, headers, keys, or messages of models or servers.
+//! A span never contains headers, keys, or errors of models or servers. It contains the messages of
+//! chat calls only if the operator asks for them.
 
-mod derive;
+pub(crate) mod derive;
 mod export;
 pub mod otlp;
+mod said;
 pub mod span;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arc_swap::ArcSwapOption;
 use hyper::header::{HeaderName, HeaderValue};
@@ -21,6 +24,7 @@ use tokio::sync::{Mutex, mpsc};
 
 use self::export::{Exporter, Pace};
 use crate::Engine;
+use crate::calls::Facts;
 use orrery_domain::delivery::Delivery;
 use orrery_domain::execution::Execution;
 use orrery_domain::ids::{ExecutionId, OrganizationId};
@@ -30,21 +34,27 @@ use orrery_runtime::{Clock, Tasks};
 /// Maximum number of ended executions and delivery attempts waiting for their spans to be derived.
 pub const QUEUE_MAX: usize = 4096;
 
+/// Maximum bytes of the requests and answers of chat calls that wait for their spans. The spans of
+/// further calls lack what they say.
+const FACTS_BYTES_MAX: usize = 16 * 1024 * 1024;
+
 /// The destination of spans.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// The full URL.
     pub url: String,
     pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// Whether spans contain the messages of chat calls.
+    pub has_content: bool,
 }
 
 impl Target {
     /// Creates a target for an endpoint. Appends `/v1/traces` unless the URL already ends with it.
     #[must_use]
-    pub fn new(endpoint: &str, headers: Vec<(HeaderName, HeaderValue)>) -> Self {
+    pub fn new(endpoint: &str, headers: Vec<(HeaderName, HeaderValue)>, has_content: bool) -> Self {
         let base = endpoint.trim_end_matches('/');
         let url = if base.ends_with(PATH) { base.to_owned() } else { format!("{base}{PATH}") };
-        Self { url, headers }
+        Self { url, headers, has_content }
     }
 }
 
@@ -54,8 +64,33 @@ const PATH: &str = "/v1/traces";
 /// Ended work.
 #[derive(Debug)]
 enum Ended {
-    Execution(OrganizationId, ExecutionId),
+    Execution(OrganizationId, ExecutionId, Option<Box<Waiting>>),
     Attempt(Box<span::Span>),
+}
+
+/// The facts of a call while they wait, with the bytes that they take.
+#[derive(Debug)]
+struct Waiting {
+    facts: Facts,
+    bytes: usize,
+    all: Arc<AtomicUsize>,
+}
+
+impl Waiting {
+    /// Returns `None` if too much is waiting already.
+    fn new(facts: Facts, all: &Arc<AtomicUsize>) -> Option<Box<Self>> {
+        let answer = facts.answer.as_ref().map_or(0, |answer| answer.get().len());
+        let bytes = facts.request.len().saturating_add(answer);
+        let before = all.fetch_add(bytes, Ordering::Relaxed);
+        let waiting = Box::new(Self { facts, bytes, all: Arc::clone(all) });
+        (before.saturating_add(bytes) <= FACTS_BYTES_MAX).then_some(waiting)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 /// Exports spans; clones share the queue.
@@ -71,6 +106,8 @@ struct Inner {
     waiting: Mutex<Option<mpsc::Receiver<Ended>>>,
     /// The current target; `None` while nothing is exported.
     target: ArcSwapOption<Target>,
+    /// The bytes of all [`Waiting`].
+    facts_bytes: Arc<AtomicUsize>,
 }
 
 impl Traces {
@@ -80,7 +117,8 @@ impl Traces {
         let (queue, waiting) = mpsc::channel(QUEUE_MAX);
         let waiting = Mutex::new(Some(waiting));
         let target = ArcSwapOption::from_pointee(target);
-        Self { inner: Arc::new(Inner { queue, waiting, target }) }
+        let facts_bytes = Arc::default();
+        Self { inner: Arc::new(Inner { queue, waiting, target, facts_bytes }) }
     }
 
     /// Changes the export target.
@@ -88,10 +126,11 @@ impl Traces {
         self.inner.target.store(target.map(Arc::new));
     }
 
-    /// Queues the spans of an execution that has ended.
-    pub fn ended(&self, execution: &Execution) {
+    /// Queues the spans of an execution that has ended. `facts` are those of a chat call.
+    pub fn ended(&self, execution: &Execution, facts: Option<Facts>) {
         if self.inner.target.load().is_some() && execution.trace().is_sampled() {
-            self.queue(Ended::Execution(execution.organization, execution.id));
+            let facts = facts.and_then(|facts| Waiting::new(facts, &self.inner.facts_bytes));
+            self.queue(Ended::Execution(execution.organization, execution.id, facts));
         }
     }
 

@@ -140,7 +140,13 @@ fn attributes(written: &mut Message, field: u32, all: &[(&'static str, Value)]) 
             pair.message(2, |any| match value {
                 Value::Text(text) => any.whole_bytes(1, text.as_bytes()),
                 Value::Whole(number) => any.whole(3, number.cast_unsigned()),
+                Value::Flag(flag) => any.whole(2, u64::from(*flag)),
                 Value::Number(number) => any.fixed64(4, number.to_le_bytes()),
+                Value::Texts(texts) => any.message(5, |array| {
+                    for text in texts {
+                        array.message(1, |any| any.whole_bytes(1, text.as_bytes()));
+                    }
+                }),
             });
         });
     }

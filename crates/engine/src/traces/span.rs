@@ -20,8 +20,10 @@ pub enum Kind {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     Text(Cow<'static, str>),
+    Flag(bool),
     Whole(i64),
     Number(f64),
+    Texts(Vec<String>),
 }
 
 /// A span that has ended.
@@ -106,6 +108,24 @@ impl From<u64> for Value {
 impl From<u32> for Value {
     fn from(number: u32) -> Self {
         Self::Whole(number.into())
+    }
+}
+
+impl From<bool> for Value {
+    fn from(flag: bool) -> Self {
+        Self::Flag(flag)
+    }
+}
+
+impl From<i64> for Value {
+    fn from(number: i64) -> Self {
+        Self::Whole(number)
+    }
+}
+
+impl From<Vec<String>> for Value {
+    fn from(texts: Vec<String>) -> Self {
+        Self::Texts(texts)
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
+use serde_json::value::RawValue;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
@@ -15,6 +16,7 @@ use super::span::{Kind, Span, Value};
 use super::*;
 use crate::Outline;
 use orrery_domain::attempt::{self, Attempt, Failure};
+use orrery_domain::chat::{self, Operation, Tokens};
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::definition::Plan;
 use orrery_domain::execution::{Fault, Prediction, Source as Through, Status, Work, WorkflowRun};
@@ -83,7 +85,7 @@ fn spans_of_prediction_have_queue_and_attempts() {
     let origin = Origin::read(Some(PARENT), Some("v=1"), None);
     let execution = execution(Work::Prediction(prediction), origin);
     let call = execution.trace().call(&execution.attempt_key(2));
-    let spans = derive::of_execution(&Outline { execution, steps: Vec::new(), plan: None });
+    let spans = derive::of_execution(&Outline { execution, steps: Vec::new(), plan: None }, None);
     assert_eq!(
         tree(&spans),
         [
@@ -117,6 +119,90 @@ fn plan() -> Plan {
 }
 
 #[test]
+fn span_of_chat_call_contains_messages_only_on_request() {
+    let request = json!({
+        "model": "m", "temperature": 0.5, "max_tokens": 9, "seed": 7,
+        "messages": [
+            {"role": "developer", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "text", "text": "Hello"},
+                {"type": "image_url", "image_url": {"url": "data:secret"}}]},
+            {"role": "assistant", "content": null, "tool_calls": [
+                {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+            {"role": "tool", "tool_call_id": "c", "content": "x".repeat(9000)},
+        ],
+    });
+    let answer = json!({"content": "Hi"}).to_string();
+    let facts = Facts {
+        request: request.to_string().into(),
+        answer: Some(RawValue::from_string(answer).unwrap()),
+        finish_reasons: vec!["stop".to_owned()],
+    };
+    let call = chat::Call {
+        operation: Operation::Chat,
+        model: "m".to_owned(),
+        requested_model: "m".to_owned(),
+        is_upstream: true,
+        is_stream: true,
+        tokens: Tokens { input: 9, output: 3, cached: 4, ..Tokens::default() },
+        media: chat::Media::default(),
+        is_priced: true,
+        first_byte_ms: None,
+    };
+    let outline =
+        Outline { execution: execution(Work::Chat(call), None), steps: Vec::new(), plan: None };
+    let of = |has_content| {
+        let said = derive::Said { facts: &facts, has_content };
+        derive::of_execution(&outline, Some(said)).remove(1)
+    };
+    let span = of(false);
+    for (name, expected) in [
+        ("gen_ai.provider.name", Value::from("openai")),
+        ("gen_ai.request.temperature", Value::from(0.5)),
+        ("gen_ai.request.max_tokens", Value::from(9_i64)),
+        ("gen_ai.request.seed", Value::from(7_i64)),
+        ("gen_ai.request.stream", Value::from(true)),
+        ("gen_ai.response.finish_reasons", Value::from(vec!["stop".to_owned()])),
+        ("gen_ai.usage.cache_read.input_tokens", Value::from(4_u64)),
+    ] {
+        assert_eq!(value(&span, name), Some(&expected), "{name}");
+    }
+    assert!(!format!("{span:?}").contains("Hello") && !format!("{span:?}").contains("Hi"));
+    let span = of(true);
+    let messages = |name: &str| {
+        let Some(Value::Text(text)) = value(&span, name) else { panic!("{span:?}") };
+        serde_json::from_str::<serde_json::Value>(text).unwrap()
+    };
+    let asked = messages("gen_ai.input.messages");
+    let texts =
+        json!([{"type": "text", "content": "Hello"}, {"type": "text", "content": "[image_url]"}]);
+    assert_eq!(
+        asked[0],
+        json!({"role": "system", "parts": [{"type": "text", "content": "Be brief."}]})
+    );
+    assert_eq!(asked[1]["parts"], texts);
+    let called = json!([{"type": "tool_call", "id": "c", "name": "f", "arguments": "{}"}]);
+    assert_eq!(asked[2]["parts"], called);
+    assert_eq!(asked[3]["parts"][0]["response"].as_str().unwrap().chars().count(), 8193);
+    let answered = json!([{"role": "assistant", "parts": [{"type": "text", "content": "Hi"}],
+        "finish_reason": "stop"}]);
+    assert_eq!(messages("gen_ai.output.messages"), answered);
+}
+
+#[test]
+fn messages_of_chat_calls_are_bounded_while_they_wait() {
+    let all = Arc::default();
+    let facts = |bytes: usize| Facts {
+        request: vec![b' '; bytes].into(),
+        answer: None,
+        finish_reasons: Vec::new(),
+    };
+    let first = Waiting::new(facts(FACTS_BYTES_MAX), &all);
+    assert!(first.is_some() && Waiting::new(facts(1), &all).is_none());
+    drop(first);
+    assert!(Waiting::new(facts(1), &all).is_some());
+}
+
+#[test]
 fn spans_of_workflow_follow_maps_and_branches() {
     let mut run = WorkflowRun::new([4; 16].into(), "v1".to_owned(), [5; 16].into(), None);
     run.redriven_from = Some([9; 16].into());
@@ -144,7 +230,7 @@ fn spans_of_workflow_follow_maps_and_branches() {
         (at("get", &[2]), step(30, 30, Skipped)),
     ];
     let outline = Outline { execution, steps, plan: Some(plan) };
-    let spans = derive::of_execution(&outline);
+    let spans = derive::of_execution(&outline, None);
     assert_eq!(
         tree(&spans),
         [
@@ -162,7 +248,7 @@ fn spans_of_workflow_follow_maps_and_branches() {
     assert_eq!(value(&spans[3], "orrery.step.item"), Some(&1_u32.into()));
     assert!(!format!("{spans:?}").contains("secret"), "{spans:?}");
     let without_plan = Outline { plan: None, ..outline };
-    assert_eq!(derive::of_execution(&without_plan).len(), 2);
+    assert_eq!(derive::of_execution(&without_plan, None).len(), 2);
 }
 
 #[test]
@@ -171,7 +257,7 @@ fn spans_of_one_execution_are_bounded() {
     let attempt = |number| Attempt::begin(number, "m".repeat(1000), time(20));
     prediction.attempts = (0..5000).map(attempt).collect();
     let execution = execution(Work::Prediction(prediction), None);
-    let spans = derive::of_execution(&Outline { execution, steps: Vec::new(), plan: None });
+    let spans = derive::of_execution(&Outline { execution, steps: Vec::new(), plan: None }, None);
     assert_eq!(spans.len(), derive::SPANS_MAX);
     assert!(spans[5].name.len() < 200);
 }
@@ -233,7 +319,12 @@ fn version() -> String {
 struct OneSpan;
 
 impl Source for OneSpan {
-    fn spans_of(&self, _organization: OrganizationId, id: ExecutionId) -> SpansFuture<'_> {
+    fn spans_of<'a>(
+        &'a self,
+        _organization: OrganizationId,
+        id: ExecutionId,
+        _said: Option<derive::Said<'a>>,
+    ) -> SpansFuture<'a> {
         let trace = Trace::new(id, None);
         let span = Span::new(&trace, trace.root(), "one".to_owned(), time(1), time(2));
         Box::pin(std::future::ready(Ok(vec![span])))
@@ -278,7 +369,7 @@ impl Collector {
             }
         });
         let header = (HeaderName::from_static("x-key"), HeaderValue::from_static("k"));
-        let target = Target::new(&format!("http://127.0.0.1:{port}/"), vec![header]);
+        let target = Target::new(&format!("http://127.0.0.1:{port}/"), vec![header], false);
         (collector, target)
     }
 
@@ -359,7 +450,7 @@ async fn export(
         let mut one = execution(Work::Prediction(Prediction::new(String::new(), Vec::new())), None);
         let number = u128::try_from(number + 1).unwrap();
         one.id = number.to_be_bytes().into();
-        traces.ended(&one);
+        traces.ended(&one, None);
     }
     let waiting = traces.inner.waiting.lock().await.take().unwrap();
     let source: Box<dyn Source> = Box::new(OneSpan);
@@ -409,7 +500,7 @@ async fn exporter_gives_up_on_collector_that_is_down_refusing_or_hanging() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let down = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
-    let down = Target::new(&down, Vec::new());
+    let down = Target::new(&down, Vec::new(), false);
     let (counted, _) = export(Some(down), 3, |counted| counted.of("dropped") == 3).await;
     assert_eq!(counted.of("exported"), 0);
     for (script, dropped, tries) in
@@ -447,18 +538,21 @@ async fn queue_is_bounded_and_takes_nothing_while_disabled() {
 #[test]
 fn target_ends_with_traces_path() {
     for endpoint in ["http://c:4318", "http://c:4318/", "http://c:4318/v1/traces"] {
-        assert_eq!(Target::new(endpoint, Vec::new()).url, "http://c:4318/v1/traces");
+        assert_eq!(Target::new(endpoint, Vec::new(), false).url, "http://c:4318/v1/traces");
     }
-    assert_eq!(Target::new("https://c/api/otlp/", Vec::new()).url, "https://c/api/otlp/v1/traces");
+    assert_eq!(
+        Target::new("https://c/api/otlp/", Vec::new(), false).url,
+        "https://c/api/otlp/v1/traces"
+    );
 }
 
 #[test]
 fn unsampled_traces_are_not_exported() {
-    let traces = Traces::new(Some(Target::new("http://c", Vec::new())));
+    let traces = Traces::new(Some(Target::new("http://c", Vec::new(), false)));
     let unsampled = Origin::read(Some(&PARENT.replace("-01", "-00")), None, None);
     let work = || Work::Prediction(Prediction::new(String::new(), Vec::new()));
-    traces.ended(&execution(work(), unsampled));
+    traces.ended(&execution(work(), unsampled), None);
     assert_eq!(traces.inner.queue.capacity(), QUEUE_MAX);
-    traces.ended(&execution(work(), None));
+    traces.ended(&execution(work(), None), None);
     assert_eq!(traces.inner.queue.capacity(), QUEUE_MAX - 1);
 }
