@@ -13,7 +13,7 @@ use crate::support::{Service, within};
 
 /// Runs the binary against the service; returns whether it succeeded, its standard output, and its
 /// standard error.
-async fn run(service: &Service, arguments: &[&str]) -> (bool, String, String) {
+pub(crate) async fn run(service: &Service, arguments: &[&str]) -> (bool, String, String) {
     let command = tokio::process::Command::new(&service.config.program)
         .args(["--config", "config.toml"])
         .args(arguments)

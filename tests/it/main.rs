@@ -110,6 +110,7 @@ mod tree_screens;
 mod unknown;
 mod upkeep_screens;
 mod uploads;
+mod usage;
 mod values;
 mod webhook_endpoints;
 mod webhooks;

@@ -286,7 +286,11 @@ pub(crate) fn read_filter<'f>(
 }
 
 /// Parses a comma-separated list of known values. The result has no duplicates and a fixed order.
-fn each<T: Copy>(list: &str, name: &str, known: &[(&str, T)]) -> Result<Vec<T>, crate::Error> {
+pub(crate) fn each<T: Copy>(
+    list: &str,
+    name: &str,
+    known: &[(&str, T)],
+) -> Result<Vec<T>, crate::Error> {
     let words: Vec<&str> = list.split(',').map(str::trim).filter(|word| !word.is_empty()).collect();
     let is_known = |word: &&str| known.iter().any(|(name, _)| name == word);
     if words.is_empty() || !words.iter().all(is_known) {

@@ -57,11 +57,13 @@ impl<'a> Planner<'a> {
         let mut shown = Map::new();
         if self.exists {
             let described: Organization = understood(self.admin.get(&path).await?)?;
-            let Limits { requests_per_second, running, queued, storage_bytes } = described.limits;
+            let Limits { requests_per_second, running, queued, storage_bytes, monthly_budget_usd } =
+                described.limits;
             shown.insert("requests_per_second".to_owned(), json!(requests_per_second.limit));
             shown.insert("running".to_owned(), json!(running.limit));
             shown.insert("queued".to_owned(), json!(queued.limit));
             shown.insert("storage_bytes".to_owned(), json!(storage_bytes.limit));
+            shown.insert("monthly_budget_usd".to_owned(), json!(monthly_budget_usd.limit));
         }
         if let Some(texts) = differences(wanted, &shown.into())? {
             let act = Act::Put { path: format!("{path}/limits"), body: wanted.clone().into() };
