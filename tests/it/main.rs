@@ -111,6 +111,7 @@ mod unknown;
 mod upkeep_screens;
 mod uploads;
 mod usage;
+mod usage_screens;
 mod values;
 mod webhook_endpoints;
 mod webhooks;
