@@ -1,9 +1,10 @@
-// Balance: the remaining amount, spending by day and model, and the ledger that adds up to it.
+// Balance: the remaining amount, the month's budget, spending by day and model, usage by key and month, and the ledger.
 
 import { html, useMemo } from "../vendor/preact.js";
 import { Button, Empty, Field, Link, Loaded, Notice, Page, Text, Time, ask, count, money, onDay, useChanges, useLoad } from "../core.js";
 import { place, setQuery } from "../location.js";
 import { Rows } from "../rows.js";
+import { ByKey, Columns } from "./usage.js";
 
 const WORDS = { top_up: "Topped up", charge: "A run", refund: "Refunded" };
 
@@ -20,14 +21,15 @@ export function List() {
   const limit = Number(place.value.query.get("limit")) || 50;
   const all = useLoad(
     async (signal) => {
-      const [balance, ledger] = await Promise.all([
+      const [balance, ledger, limits] = await Promise.all([
         ask("GET", "/api/base/v1/billing/balance", undefined, { signal }).catch((error) => {
           if (error.status === 503) return null;
           throw error;
         }),
         ask("GET", `/ledger?limit=${limit}`, undefined, { signal }),
+        ask("GET", "/api/base/v1/limits", undefined, { signal }),
       ]);
-      return { balance, limit, ...ledger };
+      return { balance, limit, budget: limits.monthly_budget_usd, ...ledger };
     },
     [limit],
   );
@@ -40,21 +42,22 @@ export function List() {
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   };
   return html`<${Page} title="Balance" intro="What your organization can still spend on paid models."
-    actions=${all.data?.entries.length ? html`<${Button} icon="download" onClick=${() => download(all.data.entries)}>Download as CSV</${Button}>` : null}>
+    actions=${all.data?.entries.length ? html`<${Button} icon="download" onClick=${() => download(all.data.entries)}>Download the ledger as CSV</${Button}>` : null}>
     <${Loaded} of=${all}>${(
       data,
-    ) => html`<dl class="facts large"><div><dt>Balance</dt><dd>${data.balance ? money(data.balance.balance_usd) : "Billing is switched off"}</dd></div></dl>
+    ) => html`<dl class="facts large"><div><dt>Balance</dt><dd>${data.balance ? money(data.balance.balance_usd) : "Billing is switched off"}</dd></div>
+        ${data.budget.limit === null ? null : html`<div><dt>Spent this month</dt><dd>${money(data.budget.used)} of ${money(data.budget.limit)}</dd></div>`}</dl>
       <p class="quiet">The person who runs this machine adds to it: <code>orrery balance top-up --amount USD</code></p>
       ${
         data.entries.length
-          ? html`<div class="reserved"><${Spent} /></div>
+          ? html`<div class="reserved"><${Spent} /></div><${ByKey} />
       <section><h2>Ledger</h2><div class="card scroll"><table><thead><tr><th scope="col">When</th><th scope="col">What</th><th scope="col" class="number">Amount</th></tr></thead>
       <${Rows} all=${data.entries} columns="3">${(
         one,
       ) => html`<tr key=${`${one.created_at} ${one.kind} ${one.execution_id}`}><td><${Time} at=${one.created_at} /></td><td data-label="What">${one.execution_id ? html`<${Link} to=${`/app/runs/${one.execution_id}`}>${WORDS[one.kind] ?? one.kind}</${Link}>` : (WORDS[one.kind] ?? one.kind)}</td>
         <td data-label="Amount" class="number">${money(one.amount_usd)}</td></tr>`}</${Rows}></table></div>
         ${data.entries.length >= data.limit && data.limit < 1000 ? html`<p class="more"><${Button} busy=${all.loading} onClick=${() => setQuery({ limit: 1000 })}>Show more</${Button}></p>` : null}</section>`
-          : html`<${Empty} icon="wallet" title="Nothing was spent yet"><p>Charges of paid models appear here.</p></${Empty}>`
+          : html`<${Empty} icon="wallet" title="Nothing was spent yet"><p>Charges of paid models appear here.</p></${Empty}><${ByKey} />`
       }`}</${Loaded}></${Page}>`;
 }
 
@@ -79,7 +82,7 @@ function Spent() {
 }
 
 function Plot({ costs, days }) {
-  const { models, columns, most } = useMemo(() => {
+  const { models, columns } = useMemo(() => {
     const byModel = new Map();
     const byDay = new Map();
     for (const one of costs) {
@@ -95,27 +98,16 @@ function Plot({ costs, days }) {
         return { day, parts, sum: parts.reduce((sum, one) => sum + one.cost_usd, 0) };
       },
     );
-    return { models: ordered, columns: all, most: Math.max(...all.map((one) => one.sum), 0) };
+    const colour = new Map(ordered.map(([name], at) => [name, Math.min(at, COLOURS)]));
+    for (const one of all) one.parts = one.parts.map((part) => ({ ...part, name: part.model, colour: colour.get(part.model) }));
+    return { models: ordered, columns: all };
   }, [costs, days]);
-  const colour = (model) =>
-    Math.min(
-      models.findIndex(([name]) => name === model),
-      COLOURS,
-    );
-  return html`<div class="card pad plot">${
-    most > 0
-      ? html`<div class="columns" aria-hidden="true">${columns.map(
-          ({ day, parts, sum }) => html`<div key=${day} class="column" title=${`${onDay(day)}: ${money(sum)}`}>
-      ${parts.map((one) => html`<span key=${one.model} class=${`model-${colour(one.model)}`} style=${{ height: `${(one.cost_usd / most) * 100}%` }}></span>`)}</div>`,
-        )}</div>
-    <p class="quiet ends" aria-hidden="true"><span>${onDay(columns[0].day)}</span><span>at most ${money(most)} a day</span><span>${onDay(columns.at(-1).day)}</span></p>`
-      : null
-  }
+  return html`<div class="card pad plot"><${Columns} columns=${columns} />
     <div class="scroll"><table class="slim"><thead><tr><th scope="col">Model</th><th scope="col" class="number">Charges</th><th scope="col" class="number">Cost</th></tr></thead><tbody>${models.map(
-      ([
-        name,
-        one,
-      ]) => html`<tr key=${name}><th scope="row"><span class=${`swatch model-${colour(name)}`} aria-hidden="true"></span> <${Text}>${name}</${Text}></th>
+      (
+        [name, one],
+        at,
+      ) => html`<tr key=${name}><th scope="row"><span class=${`swatch model-${Math.min(at, COLOURS)}`} aria-hidden="true"></span> <${Text}>${name}</${Text}></th>
       <td data-label="Charges" class="number">${count(one.charges)}</td><td data-label="Cost" class="number">${money(one.cost)}</td></tr>`,
     )}</tbody></table></div>
     <details><summary>By day, as a table</summary><div class="scroll"><table class="slim"><thead><tr><th scope="col">Day</th><th scope="col">Model</th><th scope="col" class="number">Cost</th></tr></thead><tbody>${costs.map((one) => html`<tr key=${one.day + one.model}><th scope="row">${onDay(one.day)}</th><td data-label="Model"><${Text}>${one.model}</${Text}></td><td data-label="Cost" class="number">${money(one.cost_usd)}</td></tr>`)}</tbody></table></div></details></div>`;

@@ -24,6 +24,7 @@ import {
 } from "../core.js";
 import { Rows } from "../rows.js";
 import { LimitFields, fieldsOf, spent, summary, valuesOf } from "./key_limits.js";
+import { SpentByDay } from "./usage.js";
 
 export function List() {
   const keys = useLoad((signal) => ask("GET", "/keys", undefined, { signal }), []);
@@ -120,6 +121,7 @@ function Change({ of: key, onClose }) {
   };
   return html`<${Dialog} title=${`Limits of ${key.name}`} onClose=${onClose}><form class="stack" onSubmit=${submit}>
     ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
+    <${SpentByDay} id=${key.id} />
     <${LimitFields} values=${values} onValues=${setValues} />
     <div class="actions end"><${Button} onClick=${onClose}>Cancel</${Button}><${Button} kind="primary" type="submit" busy=${state.busy}>Save</${Button}></div></form></${Dialog}>`;
 }

@@ -156,6 +156,7 @@ fn check(setup: &Setup, key: &str, accepted: usize, sessions: usize) {
     let answers = exchanges * (TOOLS + 1) + summaries;
     let spent = sum(answers, ANSWER_COST) + sum(exchanges * TOOLS, TOOL_COST);
     assert_eq!(verdict::balance(&mut client), -spent);
+    assert_eq!(verdict::usage(&mut client).1, spent);
     let mut remembered = 0;
     for session in 0..sessions {
         let path = format!("/memory?session_id=s{session}");

@@ -89,6 +89,8 @@ fn batch_under_kills_answers_and_charges_each_line_once() {
     let spent = i64::try_from(count).unwrap() * COST;
     let balance = verdict::balance(&mut setup.client(&key));
     assert_eq!(balance, 1_000_000_000 - spent, "each line is charged once");
+    let used = verdict::usage(&mut setup.client(&key));
+    assert_eq!(used, (count, spent), "each line is counted once");
     println!("{count} lines, {kills} kills");
     drop(service);
 }

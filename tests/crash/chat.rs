@@ -101,6 +101,7 @@ fn chat_kill_in_mid_stream_leaves_no_reservation_and_a_right_ledger() {
     assert_eq!(verdict::balance(&mut setup.client(&key)), 1_000_000 - CHARGED);
     let ledger: Value = serde_json::from_str(&setup.run(&["balance", "ledger", "--json"])).unwrap();
     assert_eq!(ledger["entries"].as_array().unwrap().len(), 2, "{ledger}");
+    assert_eq!(verdict::usage(&mut setup.client(&key)), (1, CHARGED));
     let rows = setup.client(&key).get("/v2/executions?type=chat").unwrap().json();
     assert_eq!(rows["executions"].as_array().unwrap().len(), 1, "{rows}");
     assert_eq!(rows["executions"][0]["execution_cost"], 0.002);

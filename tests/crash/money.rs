@@ -50,5 +50,7 @@ fn balance_stays_exact_after_kill_among_small_charges() {
         serde_json::from_str(&setup.run(&["balance", "ledger", "--limit", "1000", "--json"]))
             .unwrap();
     assert_eq!(ledger["entries"].as_array().unwrap().len(), CHARGES + 1);
+    let used = verdict::usage(&mut setup.client(&key));
+    assert_eq!(used, (CHARGES as u64, 200), "each charge is counted once");
     drop(service);
 }

@@ -112,6 +112,7 @@ fn background_responses_end_once_after_a_kill() {
         assert_eq!(read(id)["status"], "completed");
     }
     assert_eq!(verdict::balance(&mut setup.client(&key)), 1_000_000 - 2 * CHARGED);
+    assert_eq!(verdict::usage(&mut setup.client(&key)).1, 2 * CHARGED);
     let rows = setup.client(&key).get("/v2/executions?type=chat").unwrap().json();
     assert_eq!(rows["executions"].as_array().unwrap().len(), 2, "{rows}");
     drop(service);

@@ -106,6 +106,15 @@ pub(crate) fn balance(client: &mut Client) -> i64 {
     })
 }
 
+/// Returns the organization's usage: requests, and cost in micro-dollars.
+pub(crate) fn usage(client: &mut Client) -> (u64, i64) {
+    let answer = client.get("/v1/usage?group_by=month&from=2026-01-01").unwrap();
+    assert_eq!(answer.status(), 200, "{}", answer.text());
+    let groups = answer.json()["data"].as_array().unwrap().clone();
+    let requests = groups.iter().map(|group| group["requests"].as_u64().unwrap()).sum();
+    (requests, groups.iter().map(|group| micros(&group["cost_usd"])).sum())
+}
+
 /// Waits until each requested webhook has arrived; fails if any other webhook arrives, or if the
 /// receiver has found a violation.
 pub(crate) fn check_webhooks(providers: &Providers, client_log: &Shared) {
@@ -145,6 +154,7 @@ pub(crate) fn check_all(
     let ends = settle(setup, key, &ClientLog::ids(client_log));
     let sum = check_ends(client_log, &ends);
     assert_eq!(balance(&mut client), -sum - beside, "the balance is the sum of the costs");
+    assert_eq!(usage(&mut client).1, sum + beside, "the usage is the sum of the costs");
     check_webhooks(providers, client_log);
     ClientLog::repeat_keys(client_log, &mut client);
     ends

@@ -10,7 +10,7 @@ use crate::support::{Answer, Service, Upstream, until};
 const PRICE: &str = "prices = [{ model = 'far', per_million_input_tokens = 1000.0, \
                      per_million_output_tokens = 1000.0 }]\n";
 
-fn chat(id: &str, content: &str) -> Value {
+pub(crate) fn chat(id: &str, content: &str) -> Value {
     let body = json!({"model": "far", "messages": [{"role": "user", "content": content}]});
     json!({"custom_id": id, "method": "POST", "url": "/v1/chat/completions", "body": body})
 }
@@ -35,13 +35,13 @@ fn request(file: &Value) -> Value {
     })
 }
 
-async fn create(service: &Service, lines: &[Value]) -> Value {
+pub(crate) async fn create(service: &Service, lines: &[Value]) -> Value {
     let file = upload(service, lines).await;
     service.post("/v1/batches", &request(&file)).send().await.expect(200)
 }
 
 /// Waits until the batch has this status.
-async fn reached(service: &Service, batch: &Value, status: &str) -> Value {
+pub(crate) async fn reached(service: &Service, batch: &Value, status: &str) -> Value {
     let path = format!("/v1/batches/{}", batch["id"].as_str().unwrap());
     until(status, async || {
         let batch = service.get(&path).await.expect(200);
@@ -63,7 +63,7 @@ fn expect_error(answer: &Answer, status: u16, words: &str) {
     assert!(body["error"]["message"].as_str().unwrap().contains(words), "{body}");
 }
 
-fn answers(upstream: &Upstream) {
+pub(crate) fn answers(upstream: &Upstream) {
     upstream.follows(|request| {
         let content = request["messages"][0]["content"].as_str().unwrap();
         if content == "bad" {

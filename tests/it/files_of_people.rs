@@ -13,7 +13,7 @@ use crate::support::{Service, within};
 
 /// Runs the binary against the service; returns whether it succeeded, its standard output, and its
 /// standard error.
-async fn run(service: &Service, arguments: &[&str]) -> (bool, String, String) {
+pub(crate) async fn run(service: &Service, arguments: &[&str]) -> (bool, String, String) {
     let command = tokio::process::Command::new(&service.config.program)
         .args(["--config", "config.toml"])
         .args(arguments)
@@ -256,6 +256,56 @@ async fn apply_creates_everything_and_is_idempotent() {
     assert!(changed.contains("workflow.failed"), "{changed}");
     let (_, again, _) = run(&service, &["apply", "-f", "orrery.yaml"]).await;
     assert_eq!(again, "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn apply_restricts_keys_and_changes_only_what_differs() {
+    let service = Service::start().await;
+    let path = service.folder.path().join("keys.yaml");
+    let name = &service.organization.name;
+    let file = |keys: &str| {
+        let text = format!(
+            "organizations:\n  {name}:\n    limits: {{monthly_budget_usd: 100}}\n    keys:\n{keys}"
+        );
+        fs::write(&path, text).unwrap();
+    };
+    let restricted = "      ci: {models: [llama, gpt-*], scopes: [read, chat], max_budget: 10,
+        budget_duration: 24h, rpm_limit: 60, tpm_limit: 100000, max_parallel_requests: 4,
+        tags: [team=a], metadata: {owner: ana}, blocked: false, expires: 90d}\n";
+    file(restricted);
+    let (good, made, said) = run(&service, &["apply", "-f", "keys.yaml"]).await;
+    assert!(good && made.contains("create key ci"), "{made}{said}");
+    assert!(made.contains("change limits"), "{made}");
+    let accounts = &service.running.services.accounts;
+    let keys = async || {
+        let keys = accounts.keys(service.organization.id).await.unwrap();
+        keys.into_iter().find(|key| key.name == "ci").unwrap()
+    };
+    let key = keys().await;
+    let json = serde_json::to_value(&key.policy).unwrap();
+    let expected = json!({
+        "models": ["llama", "gpt-*"], "scopes": ["chat", "read"], "max_budget": 10_000_000,
+        "budget_duration": "1d", "rpm_limit": 60, "tpm_limit": 100_000,
+        "max_parallel_requests": 4, "tags": ["team=a"], "metadata": {"owner": "ana"},
+    });
+    assert_eq!(json, expected);
+    let (good, again, said) = run(&service, &["apply", "-f", "keys.yaml"]).await;
+    assert!(good && again.is_empty() && said.contains("Nothing to do"), "{again}{said}");
+
+    // Omitted restrictions stay, and null removes one.
+    file("      ci: {rpm_limit: 30, models: null, blocked: true}\n");
+    let (good, changed, said) = run(&service, &["apply", "-f", "keys.yaml"]).await;
+    assert!(good && changed.contains("change key ci") && changed.contains("rpm_limit"), "{said}");
+    let changed = keys().await;
+    assert_eq!((changed.id, changed.policy.rpm_limit), (key.id, Some(30)));
+    assert!(changed.policy.models.is_none() && changed.policy.blocked);
+    assert_eq!(changed.policy.tags, ["team=a"]);
+    let (_, again, _) = run(&service, &["apply", "-f", "keys.yaml"]).await;
+    assert_eq!(again, "");
+
+    file("      ci: {rpm: 30}\n");
+    let (good, _, said) = run(&service, &["apply", "-f", "keys.yaml"]).await;
+    assert!(!good && said.contains("key ci") && said.contains("unknown field `rpm`"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -19,6 +19,43 @@ fn field<'a>(page: &'a Value, name: &str) -> Vec<&'a Value> {
 }
 
 #[tokio::test]
+async fn history_can_be_restricted_to_a_key() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("echo", "/echo", ""));
+    let accounts = &service.running.services.accounts;
+    let made = accounts.create_key(service.organization.id, "second", "test", None).await;
+    let (second, text) = made.unwrap();
+    let body = json!({"model": "echo", "version": "1", "input": {"n": 1}});
+    let mut own = Vec::new();
+    for number in 0..9 {
+        let key = if number % 3 == 0 { &text } else { &service.key };
+        let ask = service.ask(Role::Base, Method::POST, "/v1/prediction").key(key).json(&body);
+        let made = ask.send().await.expect(200);
+        let id = made["predictionID"].clone();
+        service.ended(id.as_str().unwrap()).await;
+        if number % 3 == 0 {
+            own.insert(0, id);
+        }
+    }
+    let path = format!("/v2/executions?api_key_id={}", second.id);
+    let page = list(&service, &path).await;
+    assert_eq!(field(&page, "id"), own.iter().collect::<Vec<_>>());
+    assert_eq!(field(&page, "api_key_id"), [&json!(second.id); 3]);
+    let first = list(&service, &format!("{path}&limit=2")).await;
+    let cursor = first["next_cursor"].as_str().unwrap();
+    let rest = list(&service, &format!("{path}&limit=2&cursor={cursor}")).await;
+    assert_eq!((field(&first, "id").len(), field(&rest, "id")), (2, vec![&own[2]]));
+    let by_offset = list(&service, &path.replace("v2", "v1")).await;
+    assert_eq!(by_offset["total_count"], 3);
+    let failed = list(&service, &format!("{path}&status=error&model=echo")).await;
+    assert!(field(&failed, "id").is_empty());
+    let wrong = service.ask(Role::Base, Method::GET, "/v2/executions?api_key_id=1");
+    let wrong = wrong.key(&service.key).undocumented().send().await;
+    wrong.expect_error(400, "api_key_id must be a UUID");
+}
+
+#[tokio::test]
 async fn history_record_shows_work_and_outcome() {
     let service = Service::start().await;
     let provider = Provider::start().await;

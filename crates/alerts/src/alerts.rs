@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use url::Url;
 
+use super::budgets::Budget;
 use super::file;
 use super::ledger::{Failures, Ledger, Outcome};
 use super::message::Message;
@@ -87,6 +88,13 @@ impl Alerts {
         if left_out > 0 {
             tracing::warn!(left_out, "too many open alerts; see `orrery doctor` for all findings");
         }
+        self.store().await;
+        self.inner.observed.notify_one();
+    }
+
+    /// Announces the budgets of which a further share is spent.
+    pub async fn observe_budgets(&self, budgets: &[Budget]) {
+        self.ledger().observe_budgets(budgets, self.inner.clock.now());
         self.store().await;
         self.inner.observed.notify_one();
     }

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::SUBJECT;
+use super::budgets::{Announced, Budget};
 use orrery_domain::ids::AlertId;
 use orrery_domain::time::Timestamp;
 use orrery_runtime::new_id;
@@ -13,6 +14,8 @@ use orrery_wire::service::{Finding, Verdict};
 
 /// Maximum number of open alerts.
 pub(super) const ALERTS_MAX: usize = 100;
+/// Maximum number of notices that the receiver has not acknowledged.
+const NOTICES_MAX: usize = 1000;
 /// Maximum length of each of an alert's texts, in bytes.
 const TEXT_MAX: usize = 1000;
 /// Number of consecutive checks without the finding after which the alert counts as mended.
@@ -34,6 +37,8 @@ pub(super) enum Event {
     /// A warning has become an error.
     Worsened,
     Mended,
+    /// The only message of this alert.
+    Noticed,
 }
 
 /// A message that the receiver has not acknowledged.
@@ -100,6 +105,11 @@ pub(super) struct Ledger {
     pub(super) alerts: Vec<Alert>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) failures: Option<Failures>,
+    /// Notices that the receiver has not acknowledged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    notices: Vec<Alert>,
+    #[serde(default, skip_serializing_if = "Announced::is_empty")]
+    announced: Announced,
 }
 
 impl Ledger {
@@ -142,9 +152,18 @@ impl Ledger {
         left_out
     }
 
+    /// Adds a notice for each budget of which a further share is spent.
+    pub(super) fn observe_budgets(&mut self, budgets: &[Budget], now: Timestamp) {
+        let most = NOTICES_MAX.saturating_sub(self.notices.len());
+        let due = Some(Due { event: Event::Noticed, at: now });
+        let found = self.announced.observe(budgets, most);
+        self.notices.extend(found.iter().map(|found| Alert { due, ..Alert::new(found, now) }));
+    }
+
     /// Returns the message that has been due the longest, and marks it as in flight.
     pub(super) fn begin(&mut self) -> Option<(Alert, Due)> {
-        let due = self.alerts.iter_mut().filter_map(|alert| Some((alert.due?, alert)));
+        let all = self.alerts.iter_mut().chain(&mut self.notices);
+        let due = all.filter_map(|alert| Some((alert.due?, alert)));
         let (due, alert) = due.min_by_key(|(due, _)| due.at)?;
         alert.is_in_flight = true;
         Some((alert.clone(), due))
@@ -156,6 +175,11 @@ impl Ledger {
         match outcome {
             Outcome::Acknowledged => self.failures = None,
             Outcome::Refused(reason) | Outcome::Unknown(reason) => self.fail(reason, now),
+        }
+        if due.event == Event::Noticed {
+            let is_done = *outcome == Outcome::Acknowledged;
+            self.notices.retain(|notice| !(is_done && notice.id == sent.id));
+            return;
         }
         let Some(alert) = self.alerts.iter_mut().find(|alert| alert.id == sent.id) else { return };
         alert.is_in_flight = false;
@@ -245,6 +269,7 @@ impl Alert {
                     self.due = None;
                 }
             }
+            Event::Noticed => {}
             Event::Mended if is_current && self.missed >= MISSED => {
                 self.told = None;
                 self.due = None;

@@ -1,6 +1,9 @@
 //! Alerts: notifies the operator when the doctor reports a problem, and when the problem is mended.
 //!
-//! `ledger` decides which messages are due (pure), `message` writes them in the receiver's format,
+//! Also announces once when a share of a budget is spent.
+//!
+//! `ledger` decides which messages are due (pure), `budgets`
+//! decides which shares of budgets are announced (pure), `message` writes them in the receiver's format,
 //! `file` stores the ledger in the data folder, and [`Alerts`] sends them. `app` runs the checks
 //! and passes in their findings.
 //!
@@ -16,6 +19,7 @@
 //! followed. The URL and the secret are never logged.
 
 mod alerts;
+mod budgets;
 mod file;
 mod ledger;
 mod message;
@@ -25,6 +29,7 @@ use std::time::Duration;
 use orrery_config::Secret;
 
 pub use self::alerts::Alerts;
+pub use self::budgets::{Budget, THRESHOLDS};
 
 /// The subject of the finding about alerts themselves, which never becomes an alert.
 pub const SUBJECT: &str = "alerts";

@@ -57,6 +57,7 @@ impl Message {
             Event::Raised => "alert.raised",
             Event::Worsened => "alert.worsened",
             Event::Mended => "alert.mended",
+            Event::Noticed => "alert.notice",
         };
         let data = Data {
             id: alert.id,

@@ -82,6 +82,8 @@ pub enum Kind {
     Texts,
     Uuid,
     Time,
+    /// A day, such as `2026-11-30`.
+    Day,
     Whole {
         min: u64,
         max: u64,
@@ -176,6 +178,8 @@ pub enum Content {
     JsonOrEvents(SchemaOf, SchemaOf),
     /// JSON or plain text, depending on the request.
     JsonOrText(SchemaOf),
+    /// JSON or CSV, depending on the request.
+    JsonOrCsv(SchemaOf),
     /// JSON, plain text or server-sent events, depending on the request.
     JsonTextOrEvents(SchemaOf, SchemaOf),
     /// The error body.
@@ -225,6 +229,12 @@ impl ResponseDoc {
     #[must_use]
     pub const fn json_or_text<T: JsonSchema>(status: u16, description: &'static str) -> Self {
         Self::new(status, description, Content::JsonOrText(schema_of::<T>))
+    }
+
+    /// Documents a JSON response of the type `T`, or CSV.
+    #[must_use]
+    pub const fn json_or_csv<T: JsonSchema>(status: u16, description: &'static str) -> Self {
+        Self::new(status, description, Content::JsonOrCsv(schema_of::<T>))
     }
 
     /// Documents a response without a body.

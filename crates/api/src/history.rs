@@ -11,7 +11,7 @@ use super::predictions::shown;
 use super::{Context, Services, cursor};
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::execution::{Execution, Kind, Source, Status};
-use orrery_domain::ids::{ExecutionId, OrganizationId, WorkflowId};
+use orrery_domain::ids::{ExecutionId, KeyId, OrganizationId, WorkflowId};
 use orrery_domain::payload::Payload;
 use orrery_domain::waits_for::WaitsFor;
 use orrery_engine::query::history::Filter;
@@ -127,6 +127,7 @@ macro_rules! query {
                 "Only rows of this workflow, including the predictions of its steps",
             ),
             Param::new("workflow_execution_id", Values::Uuid, "Only steps of this execution"),
+            Param::new("api_key_id", Values::Uuid, "Only rows of this API key"),
             Param::new(
                 "waiting_for",
                 Values::OneOf(waits),
@@ -268,6 +269,7 @@ pub(crate) fn read_filter<'f>(
     let uuid = |name: &str| format!("{name} must be a UUID");
     let workflow = get("workflow_id").map(str::parse::<WorkflowId>).transpose();
     let parent = get("workflow_execution_id").map(str::parse::<ExecutionId>).transpose();
+    let key = get("api_key_id").map(str::parse::<KeyId>).transpose();
     let model = get("model").map(str::to_owned);
     if model.as_ref().is_some_and(String::is_empty) {
         return Err(refuse("model must be the slug of a model".to_owned()));
@@ -280,13 +282,18 @@ pub(crate) fn read_filter<'f>(
         workflow: workflow.map_err(|_no_id| refuse(uuid("workflow_id")))?,
         parent: parent.map_err(|_no_id| refuse(uuid("workflow_execution_id")))?,
         waits_for,
+        key: key.map_err(|_no_id| refuse(uuid("api_key_id")))?,
         from: moment("from")?,
         to: moment("to")?,
     })
 }
 
 /// Parses a comma-separated list of known values. The result has no duplicates and a fixed order.
-fn each<T: Copy>(list: &str, name: &str, known: &[(&str, T)]) -> Result<Vec<T>, crate::Error> {
+pub(crate) fn each<T: Copy>(
+    list: &str,
+    name: &str,
+    known: &[(&str, T)],
+) -> Result<Vec<T>, crate::Error> {
     let words: Vec<&str> = list.split(',').map(str::trim).filter(|word| !word.is_empty()).collect();
     let is_known = |word: &&str| known.iter().any(|(name, _)| name == word);
     if words.is_empty() || !words.iter().all(is_known) {

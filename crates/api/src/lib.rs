@@ -88,6 +88,7 @@ pub mod static_files;
 mod triggers;
 mod unknown;
 mod uploads;
+mod usage;
 mod vendors;
 mod webhook_endpoints;
 mod webhooks;
@@ -359,6 +360,7 @@ pub const ROUTES: &[Route] = &[
 
     route!(&[Base], GET, "/v1/key/info", Key, Nothing, Bare, Keyed, keys::info, keys::INFO),
     route!(&[Base], GET, "/v1/limits", Key, Read, Bare, Keyed, limits::get, limits::GET),
+    route!(&[Base], GET, "/v1/usage", Key, Read, Bare, Keyed, usage::report, usage::REPORT),
     route!(&[Base], GET, "/v1/billing/balance", Key, Read, Bare, Balance, billing::balance, billing::BALANCE),
 
     route!(&[Ollama], GET, "/", Public, Nothing, Bare, Free, ollama_models::root, ollama_models::ROOT),
@@ -453,6 +455,7 @@ pub const ROUTES: &[Route] = &[
     route!(&[Dashboard], DELETE, "/admin/v1/organizations/{organization}/secrets/{name}", Admin, Nothing, Bare, Free, secrets::delete, secrets::DELETE),
     route!(&[Dashboard], GET, "/admin/v1/organizations/{organization}/balance", Admin, Nothing, Bare, Free, billing::balance, billing::BALANCE),
     route!(&[Dashboard], POST, "/admin/v1/organizations/{organization}/balance/top-up", Admin, Nothing, Small, Free, named::top_up, named::TOP_UP),
+    route!(&[Dashboard], GET, "/admin/v1/organizations/{organization}/usage", Admin, Nothing, Bare, Free, usage::report, usage::REPORT_OF),
     route!(&[Dashboard], GET, "/admin/v1/organizations/{organization}/ledger", Admin, Nothing, Bare, Free, billing::own_ledger, billing::LEDGER_OF),
     route!(&[Dashboard], GET, "/admin/v1/organizations/{organization}/members", Admin, Nothing, Bare, Free, members::list, members::LIST_OF),
     route!(&[Dashboard], PATCH, "/admin/v1/organizations/{organization}/members/{id}", Admin, Nothing, Small, Free, members::change, members::CHANGE_OF),

@@ -7,6 +7,7 @@ use super::doc::{Doc, RequestDoc, ResponseDoc};
 use super::{Context, Services};
 use orrery_domain::account::Organization as Owner;
 use orrery_domain::ids::OrganizationId;
+use orrery_domain::usage::Day;
 use orrery_http::{Response, response};
 use orrery_wire::limits::{Limits, LimitsChange};
 use orrery_wire::operator::Organization;
@@ -37,7 +38,10 @@ pub(crate) async fn used_by(
 ) -> Result<Limits, crate::Error> {
     let load = services.engine.load_of(organization.id);
     let bytes = services.files.usage(organization.id).await?.bytes;
-    Ok(Limits::of(organization.limits, load.map(|load| (load.running, load.queued)), bytes))
+    let month = Day::of(services.clock.now()).month();
+    let spent = services.billing.usage().spent(organization.id, month).await?;
+    let load = load.map(|load| (load.running, load.queued));
+    Ok(Limits::of(organization.limits, load, bytes, spent))
 }
 
 /// Returns the operator's view of an organization.

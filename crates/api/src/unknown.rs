@@ -77,9 +77,12 @@ pub(crate) fn check_query(
         let message = match param.kind {
             Kind::Texts => continue,
             Kind::ListOf(_) => "separate its values by commas",
-            Kind::Text | Kind::Uuid | Kind::Time | Kind::Whole { .. } | Kind::OneOf(_) => {
-                "it takes one value"
-            }
+            Kind::Text
+            | Kind::Uuid
+            | Kind::Time
+            | Kind::Day
+            | Kind::Whole { .. }
+            | Kind::OneOf(_) => "it takes one value",
         };
         if query.all(param.name).nth(1).is_some() {
             let message = format!("{} is in the query more than once: {message}", param.name);

@@ -1,13 +1,15 @@
 //! Runs the doctor's checks every `alerts.every` and alerts the operator to problems, if a receiver
 //! is configured.
 
+use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use orrery_alerts::{Alerts, Format, Options, Target};
+use orrery_alerts::{Alerts, Budget, Format, Options, Target};
 use orrery_api::{Finding, HostAddress, Role, Services};
 use orrery_config::{AlertFormat, Config};
+use orrery_records::billing::BudgetUse;
 use orrery_runtime::{Clock, Tasks};
 use orrery_wire::operator::AlertTest;
 
@@ -69,9 +71,38 @@ pub(crate) async fn run(services: Arc<Services>, tasks: Tasks) {
     }
 }
 
+/// Passes what is spent of each budget to the alerts.
+async fn check_budgets(services: &Services) -> anyhow::Result<()> {
+    let found = services.billing.budgets().await?;
+    let organizations = services.accounts.organizations().await?;
+    let names: HashMap<_, _> = organizations.into_iter().map(|one| (one.id, one.name)).collect();
+    let budgets = found.into_iter().filter_map(|found| {
+        let organization = names.get(&found.payer.organization)?;
+        let (id, about, fix) = match &found.key_name {
+            Some(key) => (
+                format!("key {}", found.payer.key),
+                format!("the key {key} of the organization {organization}"),
+                format!("orrery key update {} --budget USD", found.payer.key),
+            ),
+            None => (
+                format!("organization {}", found.payer.organization),
+                format!("the organization {organization}"),
+                format!("orrery org limit {organization} --monthly-budget USD"),
+            ),
+        };
+        let BudgetUse { budget, spent, period, .. } = found;
+        Some(Budget { id, about, budget, spent, period, fix })
+    });
+    services.alerts.observe_budgets(&budgets.collect::<Vec<_>>()).await;
+    Ok(())
+}
+
 /// Runs all checks once, and passes their findings to the alerts. Checks that hang are reported,
 /// and are not run a second time.
 async fn check(services: &Services) {
+    if let Err(error) = check_budgets(services).await {
+        tracing::error!(%error, "failed to check the budgets");
+    }
     let mut checks = pin!(orrery_api::findings(services));
     loop {
         match tokio::time::timeout(PATIENCE, checks.as_mut()).await {

@@ -19,7 +19,7 @@ const RETRY: Duration = Duration::from_secs(60);
 const BATCH_MAX: usize = 256;
 
 /// The tables whose keys begin with the organization and whose rows may be left over.
-const OF_ORGANIZATION: [Table; 31] = [
+const OF_ORGANIZATION: [Table; 33] = [
     Table::ApiKeyId,
     Table::KeyUse,
     Table::Execution,
@@ -38,6 +38,8 @@ const OF_ORGANIZATION: [Table; 31] = [
     Table::Reserved,
     Table::KeyReserved,
     Table::KeySpent,
+    Table::Usage,
+    Table::DeletedKey,
     Table::Chain,
     Table::FileUsage,
     Table::Standing,

@@ -268,6 +268,8 @@ async fn apply_retention(services: &Services) -> anyhow::Result<()> {
             let swept = services.outbox.purge_before(organization.id, cutoff).await;
             report("old deliveries", swept);
         }
+        let old = services.billing.usage().forget(organization.id, now).await;
+        report("old counters of usage", old);
         let unused = services.agent.forget_unused(organization.id, keep.sessions).await;
         report("unused sessions", unused);
         if let Some(cutoff) = now.before(keep.responses) {

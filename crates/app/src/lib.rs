@@ -277,7 +277,9 @@ struct Kept {
 
 impl Kept {
     fn billing(&self) -> Billing {
-        Billing::new(self.store.clone(), self.clock.clone(), self.accounts.policies().clone())
+        let accounts = &self.accounts;
+        let (policies, limits) = (accounts.policies().clone(), accounts.limits().clone());
+        Billing::new(self.store.clone(), self.clock.clone(), policies, limits)
     }
 }
 
@@ -390,6 +392,15 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
     Ok(running)
 }
 
+/// Loads what is enforced and counted in memory, before the first request.
+async fn load_accounts(services: &Services) -> anyhow::Result<()> {
+    services.accounts.load_limits().await?;
+    services.accounts.load_policies().await?;
+    let organizations = services.accounts.organizations().await?;
+    let ids: Vec<_> = organizations.into_iter().map(|organization| organization.id).collect();
+    Ok(services.billing.load(ids).await?)
+}
+
 /// Opens all layers, listens on the configured addresses, resumes unfinished work, and reports
 /// readiness. Also returns an id created when this process started: unfinished writes with earlier
 /// ids were interrupted.
@@ -417,8 +428,7 @@ async fn bring_up(
         services.files.check_folder().await?;
     }
     services.outbox.endpoints().load().await?;
-    services.accounts.load_limits().await?;
-    services.accounts.load_policies().await?;
+    load_accounts(&services).await?;
     services.secrets.check_key().await?;
     let started: PayloadId = new_id();
     let certificates = certificates(config, &clock)?;

@@ -14,7 +14,7 @@ pub(super) const GROUPS: [(&str, &[&str]); 5] = [
         "Run the service",
         &["serve", "config", "check", "doctor", "alerts", "top", "bench", "reload"],
     ),
-    ("Manage access", &["org", "key", "owner", "member", "secret", "balance", "audit"]),
+    ("Manage access", &["org", "key", "owner", "member", "secret", "usage", "balance", "audit"]),
     (
         "Work",
         &[

@@ -60,6 +60,7 @@ mod stored_file;
 mod top;
 mod unit;
 mod upgrade;
+mod usage;
 mod values;
 mod webhook;
 mod workflow;
@@ -133,6 +134,8 @@ enum Command {
     /// Named secrets: write-only values for the requests of workflows
     #[command(subcommand)]
     Secret(secret::Command),
+    /// Requests, tokens and cost of an organization by key, model and time
+    Usage(usage::Usage),
     /// Balances of organizations and their ledgers
     #[command(subcommand)]
     Balance(balance::Command),
@@ -267,6 +270,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Member(command) => block_on(member::run(command, &of_service(file)?))?,
         Command::Chain(command) => block_on(chain::run(command, &of_service(file)?))?,
         Command::Secret(command) => block_on(secret::run(command, &of_service(file)?))?,
+        Command::Usage(asked) => block_on(usage::run(asked, &of_service(file)?))?,
         Command::Balance(command) => block_on(balance::run(command, &of_service(file)?))?,
         Command::Audit(command) => block_on(audit::run(command, &of_service(file)?))?,
         Command::Webhooks(command) => block_on(webhook::run(command, &of_service(file)?))?,
@@ -469,6 +473,8 @@ mod tests {
         "orrery chat a/b --system s --org o",
         "orrery agent --session s --mode eco --behavior plan --org o hello",
         "orrery decide --model m --state @f --question q --org o --json",
+        "orrery usage --org o --from 2026-11-01 --to 2026-11-30 --by key,month --json",
+        "orrery usage --by tag,model --key 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e --csv",
         "orrery balance show --org o --json",
         "orrery balance top-up --amount 12.5 --org o",
         "orrery balance ledger --limit 5",

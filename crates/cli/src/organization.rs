@@ -9,7 +9,7 @@ use super::key::understood;
 use super::output::{self, Column, Output};
 use super::{Shape, values};
 use orrery_config::Config;
-use orrery_wire::limits::Limits;
+use orrery_wire::limits::{Budget, Limits};
 use orrery_wire::operator::{Contents, Organization, Organizations};
 
 #[derive(Debug, Subcommand)]
@@ -37,18 +37,8 @@ pub(super) enum Command {
         /// The name of the organization
         #[arg(value_name = "ORGANIZATION")]
         name: String,
-        /// Requests per second, over all keys of the organization
-        #[arg(long, value_name = "NUMBER", value_parser = values::limit)]
-        requests_per_second: Option<values::Limit>,
-        /// Executions that run at the same time; further ones wait
-        #[arg(long, value_name = "NUMBER", value_parser = values::limit)]
-        running: Option<values::Limit>,
-        /// Unfinished executions that are not running (queued, suspended); further ones are rejected
-        #[arg(long, value_name = "NUMBER", value_parser = values::limit)]
-        queued: Option<values::Limit>,
-        /// Total size of files, in bytes or such as 10GB or 512MiB; further files are rejected
-        #[arg(long, value_name = "BYTES", value_parser = values::size_limit)]
-        storage: Option<values::Limit>,
+        #[command(flatten)]
+        limits: Box<LimitArgs>,
         #[command(flatten)]
         shape: Shape,
     },
@@ -79,6 +69,44 @@ pub(super) enum Command {
     },
 }
 
+/// The limits to change.
+#[derive(Debug, clap::Args)]
+pub(super) struct LimitArgs {
+    /// Requests per second, over all keys of the organization
+    #[arg(long, value_name = "NUMBER", value_parser = values::limit)]
+    requests_per_second: Option<values::Limit>,
+    /// Executions that run at the same time; further ones wait
+    #[arg(long, value_name = "NUMBER", value_parser = values::limit)]
+    running: Option<values::Limit>,
+    /// Unfinished executions that are not running (queued, suspended); further ones are rejected
+    #[arg(long, value_name = "NUMBER", value_parser = values::limit)]
+    queued: Option<values::Limit>,
+    /// Total size of files, in bytes or such as 10GB or 512MiB; further files are rejected
+    #[arg(long, value_name = "BYTES", value_parser = values::size_limit)]
+    storage: Option<values::Limit>,
+    /// Charges in a calendar month (UTC), in US dollars; further paid work is rejected
+    #[arg(long, value_name = "USD", value_parser = values::budget_limit)]
+    monthly_budget: Option<values::BudgetLimit>,
+}
+
+impl LimitArgs {
+    /// Returns the given limits as the fields of a request.
+    fn change(self) -> Map<String, Value> {
+        let given = [
+            ("requests_per_second", self.requests_per_second),
+            ("running", self.running),
+            ("queued", self.queued),
+            ("storage_bytes", self.storage),
+        ];
+        let given = given
+            .into_iter()
+            .filter_map(|(field, limit)| limit.map(|limit| (field.to_owned(), json!(limit.0))));
+        let budget = self.monthly_budget;
+        let budget = budget.map(|budget| ("monthly_budget_usd".to_owned(), json!(budget.0)));
+        given.chain(budget).collect()
+    }
+}
+
 const COLUMNS: [Column; 3] = [Column::Text("NAME"), Column::Text("ID"), Column::Text("CREATED")];
 const LIMIT_COLUMNS: [Column; 3] =
     [Column::Text("LIMIT"), Column::Number("MOST"), Column::Number("USED")];
@@ -100,17 +128,8 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
             let shown: Organization = understood(admin.get(&path_of(&name)).await?)?;
             show_limits(&shown, shape)
         }
-        Command::Limit { name, requests_per_second, running, queued, storage, shape } => {
-            let given = [
-                ("requests_per_second", requests_per_second),
-                ("running", running),
-                ("queued", queued),
-                ("storage_bytes", storage),
-            ];
-            let given = given
-                .into_iter()
-                .filter_map(|(field, limit)| limit.map(|limit| (field.to_owned(), json!(limit.0))));
-            let change: Map<String, Value> = given.collect();
+        Command::Limit { name, limits, shape } => {
+            let change = limits.change();
             if change.is_empty() {
                 bail!("name a limit, such as --running 4 or --queued none");
             }
@@ -169,7 +188,8 @@ fn path_of(name: &str) -> String {
 }
 
 fn show_limits(organization: &Organization, shape: Shape) -> anyhow::Result<()> {
-    let Limits { requests_per_second, running, queued, storage_bytes } = organization.limits;
+    let Limits { requests_per_second, running, queued, storage_bytes, monthly_budget_usd } =
+        organization.limits;
     let rows = [
         ("requests per second", requests_per_second),
         ("running executions", running),
@@ -179,6 +199,10 @@ fn show_limits(organization: &Organization, shape: Shape) -> anyhow::Result<()> 
     let or = |number: Option<u64>, none: &str| number.map_or(none.to_owned(), |n| n.to_string());
     let rows = rows
         .map(|(name, limit)| vec![name.to_owned(), or(limit.limit, "none"), or(limit.used, "-")]);
+    let Budget { limit, used } = monthly_budget_usd;
+    let limit = limit.map_or("none".to_owned(), |limit| format!("{limit:.6}"));
+    let budget = vec!["USD this month".to_owned(), limit, format!("{used:.6}")];
+    let rows = rows.into_iter().chain([budget]);
     Output::new(shape.json).show(organization, &LIMIT_COLUMNS, rows)
 }
 

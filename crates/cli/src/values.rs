@@ -56,6 +56,19 @@ pub(super) fn size_limit(text: &str) -> Result<Limit, String> {
     })
 }
 
+/// A budget, or no budget.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct BudgetLimit(pub(super) Option<f64>);
+
+/// Parses an organization's budget in US dollars, or `none`.
+pub(super) fn budget_limit(text: &str) -> Result<BudgetLimit, String> {
+    match text {
+        "none" => Ok(BudgetLimit(None)),
+        "0" => Ok(BudgetLimit(Some(0.0))),
+        _ => dollars(text).map(|amount| BudgetLimit(Some(amount))),
+    }
+}
+
 /// Parses an id as shown in a list.
 pub(super) fn id<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_not_an_id| {

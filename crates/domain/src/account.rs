@@ -52,6 +52,9 @@ pub struct Limits {
     /// Maximum total size of the organization's files, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage_bytes: Option<u64>,
+    /// Maximum charges in a calendar month (UTC).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub monthly_budget: Option<Usd>,
 }
 
 impl Limits {
@@ -97,6 +100,16 @@ pub struct ApiKey {
     /// expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous: Option<[u8; 32]>,
+}
+
+/// What stays known about a deleted key, so that its usage can be named.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeletedKey {
+    pub name: String,
+    pub created_by: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+    pub deleted_at: Timestamp,
 }
 
 /// What a ledger entry is for (`docs/spec/billing.md`, "Ledger").

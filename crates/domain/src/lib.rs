@@ -62,6 +62,7 @@ pub mod time;
 pub mod token_bound;
 pub mod trace;
 pub mod url_template;
+pub mod usage;
 pub mod waits_for;
 pub mod webhook_endpoint;
 pub mod wide_integer;

@@ -5,7 +5,7 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::account::{ApiKey, LedgerEntry, Organization};
+use crate::account::{ApiKey, DeletedKey, LedgerEntry, Organization};
 use crate::batch::{Batch, LineAnswer};
 use crate::bulk::Job;
 use crate::chain::Chain;
@@ -48,6 +48,10 @@ pub struct Malformed {
 
 impl Record for ApiKey {
     const NAME: &'static str = "API key";
+}
+
+impl Record for DeletedKey {
+    const NAME: &'static str = "deleted API key";
 }
 
 impl Record for LedgerEntry {

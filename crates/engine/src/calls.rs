@@ -17,9 +17,10 @@ use orrery_domain::chat;
 use orrery_domain::execution::{Execution, lane_of_model};
 use orrery_domain::ids::OrganizationId;
 use orrery_domain::money::Usd;
-use orrery_records::billing::{Payer, Price, Reservation};
+use orrery_records::billing::{Charge, Payer, Price, Reservation};
 use orrery_records::files::Files;
 use orrery_records::key_policies;
+use orrery_records::usage::Calls;
 use orrery_runtime::new_id;
 use orrery_storage::Commit;
 
@@ -136,7 +137,7 @@ impl Inner {
         price: Price,
     ) -> Result<Option<Reservation>, Error> {
         let needs_balance = self.options.enforce_balance;
-        let is_limited = needs_balance || self.billing.has_budget(payer.key);
+        let is_limited = needs_balance || self.billing.has_budget(payer);
         if !is_limited || price == Price::default() {
             return Ok(None);
         }
@@ -160,9 +161,14 @@ impl Inner {
             self.store.record_usage(&mut commit, organization, id, output.len());
             execution.output = Some(output);
         }
-        if execution.cost > Usd::ZERO {
-            let payer = Payer::of(&execution);
-            self.billing.charge(&mut commit, payer, execution.cost, id, new_id())?;
+        let payer = Payer::of(&execution);
+        if let Some(calls) = Calls::of(&execution) {
+            self.billing.count(&mut commit, payer, &calls);
+            if execution.cost > Usd::ZERO {
+                let (amount, model) = (execution.cost, calls.model);
+                let charge = Charge { amount, execution: id, entry: new_id(), model };
+                self.billing.charge(&mut commit, payer, charge)?;
+            }
         }
         commit.put(rows::execution(organization, id), &execution)?;
         indexes::add(&mut commit, &execution);

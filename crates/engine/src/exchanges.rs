@@ -23,7 +23,7 @@ use orrery_domain::machine::exchange;
 use orrery_domain::money::Usd;
 use orrery_domain::payload::Payload;
 use orrery_domain::step::{Instance, Status, Step};
-use orrery_records::billing::Payer;
+use orrery_records::billing::{Charge, Payer};
 use orrery_runtime::new_id;
 use orrery_storage::Commit;
 
@@ -225,8 +225,10 @@ impl ExchangeRun {
         (step.status, step.cost) = (Status::Completed, cost.total);
         step.completed_at = Some(now.max(step.started_at));
         if cost.charged > Usd::ZERO {
-            let (payer, id) = (Payer::of(&self.execution), self.execution.id);
-            self.inner.billing.charge(&mut commit, payer, cost.charged, id, new_id())?;
+            let (payer, execution) = (Payer::of(&self.execution), self.execution.id);
+            let model = self.execution.models().map_or("", |(model, _)| model);
+            let charge = Charge { amount: cost.charged, execution, entry: new_id(), model };
+            self.inner.billing.charge(&mut commit, payer, charge)?;
         }
         self.commit(commit, index, &step).await?;
         self.steps.truncate(index);

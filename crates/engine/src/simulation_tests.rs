@@ -243,7 +243,12 @@ impl Process {
             store: store.clone(),
             clock: clock.clone(),
             tasks: Tasks::new(),
-            billing: Billing::new(store.clone(), clock.clone(), Handle::default()),
+            billing: Billing::new(
+                store.clone(),
+                clock.clone(),
+                Handle::default(),
+                Default::default(),
+            ),
             limits: limits.clone(),
             models: Arc::new(script.clone()),
             plans: Arc::new(script.clone()),
@@ -378,7 +383,8 @@ pub(crate) async fn check_books(store: &Store) {
     // A workflow's cost is charged step by step.
     let charged = executions.iter().filter(|execution| execution.workflow().is_none());
     let cost: Usd = charged.map(|execution| execution.cost).sum();
-    let billing = Billing::new(store.clone(), Clock::system(), Handle::default());
+    let billing =
+        Billing::new(store.clone(), Clock::system(), Handle::default(), Default::default());
     assert_eq!(billing.balance(ORGANIZATION.into()).await.unwrap(), -cost);
     let ledger = billing.ledger(ORGANIZATION.into(), None, 1000).await.unwrap();
     assert_eq!(ledger.iter().map(|entry| entry.amount).sum::<Usd>(), -cost);

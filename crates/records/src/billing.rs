@@ -1,27 +1,34 @@
 //! Billing: a ledger for each organization, and the balance, which is the sum of its entries.
 //!
-//! An API key may have a budget: the sum of the charges in a period. Charges and reservations count
-//! toward the organization and toward the key.
+//! An API key may have a budget: the sum of the charges in a period. An organization may have one
+//! for each calendar month. Charges and reservations count toward the organization and toward the
+//! key.
 //!
 //! An entry and its change to the balance are one commit. The store's writer increments the balance
 //! as a counter, so concurrent charges are never lost. A charge is part of the commit that
 //! completes the charged work, so each charge happens exactly once.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::audit::{Actor, Recorder};
-use crate::key_policies;
-use orrery_domain::account::{EntryKind, LedgerEntry, TOP_UP_DOLLARS_MAX};
+use crate::usage::{self, Calls, Usage};
+use crate::{key_policies, limits};
+use orrery_domain::account::{EntryKind, LedgerEntry, TOP_UP_DOLLARS_MAX, dashboard_key};
+use orrery_domain::chat::Tokens;
 use orrery_domain::execution::Execution;
 use orrery_domain::ids::{EntryId, ExecutionId, KeyId, OrganizationId};
 use orrery_domain::money::Usd;
 use orrery_domain::time::Timestamp;
+use orrery_domain::usage::{Day, Month};
 use orrery_runtime::{Clock, new_id, turns};
 use orrery_storage::{self as storage, Commit, Key, Page, Store, Table};
 
 /// The period of charges over a key's lifetime.
 pub const ALL_TIME: Timestamp = Timestamp::from_micros(0);
+/// Counters that are read at a time.
+const COUNTERS_READ: usize = 1000;
 /// Maximum top-up.
 pub const TOP_UP_MAX: Usd = Usd::from_micros(TOP_UP_DOLLARS_MAX * 1_000_000);
 
@@ -41,6 +48,9 @@ pub struct Billing {
     clock: Clock,
     /// The keys' budgets.
     policies: key_policies::Handle,
+    /// The organizations' budgets.
+    limits: limits::Handle,
+    usage: Usage,
     /// Amounts that are reserved but whose reservation has not been committed yet.
     pending: Arc<Mutex<Pending>>,
     /// Locked while a balance is read and an amount is reserved.
@@ -61,6 +71,30 @@ impl Payer {
     pub const fn of(execution: &Execution) -> Self {
         Self { organization: execution.organization, key: execution.key }
     }
+}
+
+/// A charge for work.
+#[derive(Debug, Clone, Copy)]
+pub struct Charge<'m> {
+    /// Not negative.
+    pub amount: Usd,
+    pub execution: ExecutionId,
+    /// A new ID, whose time determines the charge's position in the ledger.
+    pub entry: EntryId,
+    /// The model whose use is charged.
+    pub model: &'m str,
+}
+
+/// A budget, and what is spent of it in its current period.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BudgetUse {
+    pub payer: Payer,
+    /// The name of the key; `None` for the budget of the organization.
+    pub key_name: Option<String>,
+    pub budget: Usd,
+    pub spent: Usd,
+    /// When the period began.
+    pub period: Timestamp,
 }
 
 /// Amounts by organization and by key.
@@ -109,13 +143,30 @@ impl Price {
     }
 }
 
-/// A key's budget that does not cover the price of work.
+/// Whose budget it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    Key,
+    Organization,
+}
+
+impl fmt::Display for Whose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Key => "this key",
+            Self::Organization => "this organization for this month",
+        })
+    }
+}
+
+/// A budget that does not cover the price of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the budget of this key is {budget} USD, of which {spent} USD are spent and {reserved} USD are \
+    "the budget of {whose} is {budget} USD, of which {spent} USD are spent and {reserved} USD are \
      reserved; this may cost {needed} USD"
 )]
 pub struct OverBudget {
+    pub whose: Whose,
     pub budget: Usd,
     pub spent: Usd,
     pub reserved: Usd,
@@ -136,9 +187,9 @@ pub enum Unreserved {
     /// The balance, minus existing reservations, does not cover the price.
     #[error("payment required")]
     Short { balance: Usd, reserved: Usd, needed: Usd },
-    /// The key's budget, minus its charges and reservations in this period, does not cover the
-    /// price.
-    #[error("over the budget of the key")]
+    /// The budget of the key or the organization, minus its charges and reservations in this
+    /// period, does not cover the price.
+    #[error("over the budget")]
     OverBudget(OverBudget),
     #[error(transparent)]
     Storage(#[from] storage::Error),
@@ -196,11 +247,34 @@ fn write(
 impl Billing {
     /// Opens the ledgers of a store.
     #[must_use]
-    pub fn new(store: Store, clock: Clock, policies: key_policies::Handle) -> Self {
+    pub fn new(
+        store: Store,
+        clock: Clock,
+        policies: key_policies::Handle,
+        limits: limits::Handle,
+    ) -> Self {
         let pending = Arc::default();
         let turn = Arc::default();
         let recorder = Recorder::new(clock.clone());
-        Self { store, clock, policies, pending, turn, recorder }
+        let usage = Usage::new(store.clone());
+        Self { store, clock, policies, limits, usage, pending, turn, recorder }
+    }
+
+    /// Loads what counting needs in memory. Called once at startup, before any call is counted.
+    ///
+    /// # Errors
+    /// [`storage::Error`] when the store cannot be read.
+    pub async fn load(
+        &self,
+        organizations: impl IntoIterator<Item = OrganizationId>,
+    ) -> Result<(), storage::Error> {
+        self.usage.load(organizations, self.clock.now()).await
+    }
+
+    /// Returns the usage, which is counted with the charges.
+    #[must_use]
+    pub const fn usage(&self) -> &Usage {
+        &self.usage
     }
 
     /// Returns the policies of all keys.
@@ -209,15 +283,20 @@ impl Billing {
         &self.policies
     }
 
-    /// Returns whether a key has a budget.
+    /// Returns whether a budget limits the payer.
     #[must_use]
-    pub fn has_budget(&self, key: KeyId) -> bool {
-        self.policies.budget(key, &self.clock).is_some()
+    pub fn has_budget(&self, payer: Payer) -> bool {
+        self.limits.of(payer.organization).monthly_budget.is_some()
+            || self.policies.budget(payer.key, &self.clock).is_some()
     }
 
-    /// Adds a charge to the commit of the work that causes the charge. `amount` must not be
-    /// negative. `entry` is a new ID, whose time determines the charge's position in the ledger.
-    /// Because the charge is part of the caller's commit, the charge happens only once.
+    /// Counts a call that ends in this commit, or tokens that it has used.
+    pub fn count(&self, commit: &mut Commit, payer: Payer, calls: &Calls<'_>) {
+        self.usage.count(commit, payer, calls, self.clock.now());
+    }
+
+    /// Adds a charge to the commit of the work that causes the charge. Because the charge is part
+    /// of the caller's commit, the charge happens only once.
     ///
     /// # Errors
     /// [`storage::Error`] never in practice: an entry always serializes.
@@ -225,18 +304,20 @@ impl Billing {
         &self,
         commit: &mut Commit,
         payer: Payer,
-        amount: Usd,
-        execution: ExecutionId,
-        entry: EntryId,
+        charge: Charge<'_>,
     ) -> Result<(), storage::Error> {
+        let Charge { amount, execution, entry, model } = charge;
+        let now = self.clock.now();
         let entry = LedgerEntry {
             id: entry,
             kind: EntryKind::Charge,
             amount: -amount,
             execution: Some(execution),
-            created_at: self.clock.now(),
+            created_at: now,
         };
         write(commit, payer.organization, &entry)?;
+        let calls = Calls::part(model, Tokens::default(), amount);
+        self.usage.count(commit, payer, &calls, now);
         commit.add(spent_key(payer, ALL_TIME), amount.micros());
         if let Some((_, period)) = self.policies.budget(payer.key, &self.clock)
             && period != ALL_TIME
@@ -261,8 +342,8 @@ impl Billing {
         Self { recorder: self.recorder.by(actor), ..self.clone() }
     }
 
-    /// Reserves the possible cost of work, if the key's budget and, with `needs_balance`, the
-    /// balance cover it. The caller must commit [`reserve`] with the same amount, and keep the
+    /// Reserves the possible cost of work, if the budgets of the key and the organization and, with
+    /// `needs_balance`, the balance cover it. The caller must commit [`reserve`] with the same amount, and keep the
     /// returned reservation until then.
     ///
     /// # Errors
@@ -283,10 +364,14 @@ impl Billing {
             (of_organization.unwrap_or_default(), of_key.unwrap_or_default())
         };
         let Payer { organization, key } = payer;
+        let of_month = self.limits.of(organization).monthly_budget;
         let budget = self.policies.budget(key, &self.clock);
-        let mut rows = Vec::with_capacity(4);
+        let mut rows = Vec::with_capacity(6);
         if needs_balance {
             rows.extend([balance_key(organization), reserved_key(organization)]);
+        }
+        if of_month.is_some() {
+            rows.extend([usage::total(organization, self.month()), reserved_key(organization)]);
         }
         if let Some((_, period)) = budget {
             rows.extend([spent_key(payer, period), key_reserved_key(payer)]);
@@ -302,15 +387,55 @@ impl Billing {
                 return Err(Unreserved::Short { balance, reserved, needed: price.known });
             }
         }
-        if let Some((budget, _)) = budget {
-            let (spent, reserved) = (next(), next().plus(of_key));
+        for (whose, budget, pending) in [
+            (Whose::Organization, of_month, of_organization),
+            (Whose::Key, budget.map(|(budget, _)| budget), of_key),
+        ] {
+            let Some(budget) = budget else { continue };
+            let (spent, reserved) = (next(), next().plus(pending));
             if !price.is_covered_by(budget.plus(-spent).plus(-reserved)) {
-                let over = OverBudget { budget, spent, reserved, needed: price.known };
+                let needed = price.known;
+                let over = OverBudget { whose, budget, spent, reserved, needed };
                 return Err(Unreserved::OverBudget(over));
             }
         }
         self.pending().add(payer, price.known);
         Ok(Reservation { pending: Arc::clone(&self.pending), payer, amount: price.known })
+    }
+
+    /// Returns all budgets of organizations and keys.
+    ///
+    /// # Errors
+    /// [`storage::Error`] when the store cannot be read.
+    pub async fn budgets(&self) -> Result<Vec<BudgetUse>, storage::Error> {
+        let (month, now) = (self.month(), self.clock.now());
+        let of_organizations = self.limits.budgets().into_iter().map(|(organization, budget)| {
+            let payer = Payer { organization, key: dashboard_key(organization) };
+            let period = month.start();
+            let found = BudgetUse { payer, key_name: None, budget, spent: Usd::ZERO, period };
+            (usage::total(organization, month), found)
+        });
+        let of_keys = self.policies.with_budget().into_iter().filter_map(|(key, entry)| {
+            let payer = Payer { organization: entry.organization, key };
+            let (period, _) = entry.policy.period(entry.created_at, now);
+            let (key_name, budget) = (Some(entry.name.clone()), entry.policy.max_budget?);
+            let found = BudgetUse { payer, key_name, budget, spent: Usd::ZERO, period };
+            Some((spent_key(payer, period), found))
+        });
+        let (rows, mut budgets): (Vec<Key>, Vec<BudgetUse>) =
+            of_organizations.chain(of_keys).unzip();
+        let mut spent = Vec::with_capacity(rows.len());
+        for some in rows.chunks(COUNTERS_READ) {
+            spent.extend(self.store.counters(some).await?);
+        }
+        for (budget, spent) in budgets.iter_mut().zip(spent) {
+            budget.spent = Usd::from_micros(spent);
+        }
+        Ok(budgets)
+    }
+
+    fn month(&self) -> Month {
+        Day::of(self.clock.now()).month()
     }
 
     fn pending(&self) -> MutexGuard<'_, Pending> {

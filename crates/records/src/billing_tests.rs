@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use orrery_domain::account::ApiKey;
+use orrery_domain::account::{ApiKey, Limits};
 use orrery_domain::ids::Id;
 use orrery_domain::key_policy::{BudgetPeriod, KeyPolicy};
 use orrery_storage::Options;
@@ -20,11 +20,16 @@ const KEY: [u8; 16] = [7; 16];
 fn open(folder: &std::path::Path) -> Billing {
     let options = Options { folder: folder.to_path_buf(), inline_bytes: 65_536 };
     let clock = Clock::scripted(Timestamp::from_micros(1));
-    Billing::new(Store::open(&options).unwrap(), clock, key_policies::Handle::default())
+    let store = Store::open(&options).unwrap();
+    Billing::new(store, clock, key_policies::Handle::default(), limits::Handle::default())
 }
 
 fn by(organization: OrganizationId, key: [u8; 16]) -> Payer {
     Payer { organization, key: key.into() }
+}
+
+fn charge(amount: Usd) -> Charge<'static> {
+    Charge { amount, execution: new_id(), entry: new_id(), model: "m" }
 }
 
 /// Reads all entries page by page.
@@ -68,7 +73,7 @@ async fn act(billing: &Billing, organization: OrganizationId, act: &Act) -> i64 
             let mut commit = Commit::new();
             let amount = Usd::from_micros(micros);
             let payer = by(organization, KEY);
-            billing.charge(&mut commit, payer, amount, new_id(), new_id()).unwrap();
+            billing.charge(&mut commit, payer, charge(amount)).unwrap();
             if matches!(act, Act::ChargeInVain(_)) {
                 commit.expect(Expect::Present(Key::table(Table::Execution)));
                 assert!(matches!(store.commit(commit).await, Err(storage::Error::Conflict { .. })));
@@ -174,9 +179,9 @@ async fn budget_of_key_covers_charges_and_reservations_of_its_period() {
         },
         previous: None,
     };
-    assert!(!billing.has_budget(key.id));
+    assert!(!billing.has_budget(payer));
     billing.policies.set(&key);
-    assert!(billing.has_budget(key.id));
+    assert!(billing.has_budget(payer));
     let price = |micros| Price { known: Usd::from_micros(micros), open: false };
     let held = billing.hold(payer, price(60), false).await.unwrap();
     let Err(Unreserved::OverBudget(over)) = billing.hold(payer, price(41), false).await else {
@@ -193,7 +198,7 @@ async fn budget_of_key_covers_charges_and_reservations_of_its_period() {
     assert!(billing.hold(payer, price(41), false).await.is_err(), "60 are reserved");
     let mut commit = Commit::new();
     release(&mut commit, payer, Usd::from_micros(60));
-    billing.charge(&mut commit, payer, Usd::from_micros(90), new_id(), new_id()).unwrap();
+    billing.charge(&mut commit, payer, charge(Usd::from_micros(90))).unwrap();
     billing.store.commit(commit).await.unwrap();
     assert!(billing.hold(payer, price(11), false).await.is_err(), "90 are spent");
     drop(billing.hold(payer, price(10), false).await.unwrap());
@@ -205,6 +210,41 @@ async fn budget_of_key_covers_charges_and_reservations_of_its_period() {
     assert!(billing.hold(payer, open, false).await.is_err(), "everything is pending");
     drop(next);
     assert_eq!(billing.spent(payer, ALL_TIME).await.unwrap().micros(), 90);
+}
+
+#[tokio::test]
+async fn budget_of_organization_is_for_a_calendar_month() {
+    let folder = tempfile::tempdir().unwrap();
+    let billing = open(folder.path());
+    let (one, two) = (by(MINE.into(), KEY), by(MINE.into(), [8; 16]));
+    assert!(!billing.has_budget(one));
+    let budget = Some(Usd::from_micros(100));
+    billing.limits.set(MINE.into(), Limits { monthly_budget: budget, ..Limits::default() });
+    assert!(billing.has_budget(one) && billing.has_budget(two));
+    let price = |micros| Price { known: Usd::from_micros(micros), open: false };
+    let held = billing.hold(one, price(60), false).await.unwrap();
+    let Err(Unreserved::OverBudget(over)) = billing.hold(two, price(41), false).await else {
+        panic!("60 of 100 are pending");
+    };
+    assert_eq!((over.whose, over.reserved.micros()), (Whose::Organization, 60));
+    billing.hold(by(OTHER.into(), KEY), price(1_000_000), false).await.unwrap();
+    drop(held);
+
+    let mut commit = Commit::new();
+    billing.charge(&mut commit, one, charge(Usd::from_micros(90))).unwrap();
+    billing.store.commit(commit).await.unwrap();
+    assert!(billing.hold(two, price(11), false).await.is_err(), "90 are spent");
+    drop(billing.hold(two, price(10), false).await.unwrap());
+    let [used] = &billing.budgets().await.unwrap()[..] else { panic!("one budget") };
+    assert_eq!((used.budget.micros(), used.spent.micros(), &used.key_name), (100, 90, &None));
+
+    // The clock begins on the first day of a month.
+    let day = Duration::from_secs(24 * 3600);
+    billing.clock.advance(30 * day);
+    assert!(billing.hold(two, price(11), false).await.is_err(), "the month has 31 days");
+    billing.clock.advance(day);
+    drop(billing.hold(two, price(100), false).await.unwrap());
+    assert_eq!(billing.budgets().await.unwrap()[0].spent, Usd::ZERO);
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use orrery_domain::account::ApiKey;
-use orrery_domain::ids::KeyId;
+use orrery_domain::ids::{KeyId, OrganizationId};
 use orrery_domain::key_policy::{KeyPolicy, Scope};
 use orrery_domain::money::Usd;
 use orrery_domain::record::Record;
@@ -112,6 +112,9 @@ impl Record for Level {
 /// A key's policy and counts.
 #[derive(Debug)]
 pub struct Entry {
+    pub organization: OrganizationId,
+    /// The key's name.
+    pub name: String,
     pub policy: KeyPolicy,
     pub created_at: Timestamp,
     counts: Arc<Mutex<Counts>>,
@@ -182,7 +185,8 @@ impl Entry {
             }))
         };
         let counts = counts.unwrap_or_else(full);
-        Self { policy, created_at: key.created_at, counts }
+        let (organization, name) = (key.organization, key.name.clone());
+        Self { organization, name, policy, created_at: key.created_at, counts }
     }
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
@@ -255,6 +259,14 @@ impl Handle {
     pub fn of(&self, key: KeyId) -> Option<Arc<Entry>> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         if entries.is_empty() { None } else { entries.get(&key).cloned() }
+    }
+
+    /// Returns the entries of all keys that have a budget.
+    #[must_use]
+    pub fn with_budget(&self) -> Vec<(KeyId, Arc<Entry>)> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let with_budget = entries.iter().filter(|(_, entry)| entry.policy.max_budget.is_some());
+        with_budget.map(|(key, entry)| (*key, Arc::clone(entry))).collect()
     }
 
     /// Replaces a key's policy. Requests in flight stay counted; a changed rate starts with a full

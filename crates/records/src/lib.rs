@@ -5,6 +5,7 @@
 //! | [`accounts`] | organizations and API keys |
 //! | [`members`] | people who use the dashboard: sessions, links, roles |
 //! | [`billing`] | balances and the ledger |
+//! | [`usage`] | requests, tokens and cost by key, model, day and month |
 //! | [`secrets`] | named secrets, sealed at rest |
 //! | [`schedules`] | schedules: a firing is decided and its work started in one commit |
 //! | [`idempotency`] | the first responses to repeated requests |
@@ -30,3 +31,4 @@ pub mod members;
 pub mod schedules;
 pub mod secrets;
 pub mod signed_urls;
+pub mod usage;

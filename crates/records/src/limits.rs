@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use orrery_domain::account::Limits;
 use orrery_domain::ids::OrganizationId;
+use orrery_domain::money::Usd;
 
 /// A callback that receives an organization's new limits.
 pub type OnChange = Box<dyn Fn(OrganizationId, Limits) + Send + Sync>;
@@ -38,6 +39,13 @@ impl Handle {
     pub fn of(&self, organization: OrganizationId) -> Limits {
         let limits = self.shared.limits.read().unwrap_or_else(PoisonError::into_inner);
         limits.get(&organization).copied().unwrap_or_default()
+    }
+
+    /// Returns the monthly budgets of all organizations that have one.
+    #[must_use]
+    pub fn budgets(&self) -> Vec<(OrganizationId, Usd)> {
+        let limits = self.shared.limits.read().unwrap_or_else(PoisonError::into_inner);
+        limits.iter().filter_map(|(id, limits)| Some((*id, limits.monthly_budget?))).collect()
     }
 
     /// Replaces the limits of an organization.

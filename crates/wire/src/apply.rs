@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 use super::chain::Entry;
 use super::definition::Definition;
+use super::key_policy::KeyPolicyChange;
 use super::limits::LimitsChange;
 use super::schedule::{AnyTarget, Common};
 use super::webhook_endpoint::EndpointChange;
@@ -33,7 +34,7 @@ pub struct Document {
 pub struct Organization {
     #[schemars(with = "Option<LimitsChange>")]
     pub limits: Option<Map<String, Value>>,
-    /// API keys, which are created if they do not exist.
+    /// API keys by name, which are created if they do not exist.
     pub keys: Option<BTreeMap<String, Option<Key>>>,
     /// Secrets, with the sources of their values.
     pub secrets: Option<BTreeMap<String, Source>>,
@@ -49,13 +50,15 @@ pub struct Organization {
     pub webhook_endpoints: Option<BTreeMap<String, Map<String, Value>>>,
 }
 
-/// The properties of an API key, which apply when the key is created.
+/// The properties of an API key. Omitted restrictions stay unchanged.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(rename = "ApplyKey")]
+#[schemars(rename = "ApplyKey", deny_unknown_fields)]
 pub struct Key {
-    /// A duration such as `90d`.
+    /// A duration such as `90d`, which applies when the key is created.
     pub expires: Option<String>,
+    #[serde(flatten)]
+    #[schemars(with = "KeyPolicyChange")]
+    pub policy: Map<String, Value>,
 }
 
 /// The source of a secret's value: an environment variable or a file. The document itself never

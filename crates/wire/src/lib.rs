@@ -50,6 +50,7 @@ pub mod schedule;
 pub mod schemas;
 pub mod secret;
 pub mod service;
+pub mod usage;
 
 pub mod trigger;
 pub mod webhook_endpoint;

@@ -3,9 +3,12 @@
 use std::num::{NonZeroU32, NonZeroU64};
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use orrery_domain::account;
+use orrery_domain::key_policy::BUDGET_DOLLARS_MAX;
+use orrery_domain::money::Usd;
 
 /// A limit and its usage.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, JsonSchema)]
@@ -14,6 +17,15 @@ pub struct Limit {
     pub limit: Option<u64>,
     /// The current usage. Null if the usage is not counted.
     pub used: Option<u64>,
+}
+
+/// A budget and what is spent of it.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Budget {
+    /// The budget in US dollars. Null if there is none.
+    pub limit: Option<f64>,
+    /// The charges of the current period in US dollars.
+    pub used: f64,
 }
 
 /// An organization's limits and their usage.
@@ -27,12 +39,20 @@ pub struct Limits {
     pub queued: Limit,
     /// Total size of files in bytes.
     pub storage_bytes: Limit,
+    /// Charges in the current calendar month (UTC).
+    #[serde(default)]
+    pub monthly_budget_usd: Budget,
 }
 
 impl Limits {
     /// Returns the limits with their usage.
     #[must_use]
-    pub fn of(limits: account::Limits, load: Option<(usize, usize)>, bytes: u64) -> Self {
+    pub fn of(
+        limits: account::Limits,
+        load: Option<(usize, usize)>,
+        bytes: u64,
+        spent: Usd,
+    ) -> Self {
         let of = |limit: Option<u32>, used: Option<usize>| Limit {
             limit: limit.map(u64::from),
             used: used.map(|used| used as u64),
@@ -42,6 +62,10 @@ impl Limits {
             running: of(limits.running, load.map(|(running, _)| running)),
             queued: of(limits.queued, load.map(|(_, queued)| queued)),
             storage_bytes: Limit { limit: limits.storage_bytes, used: Some(bytes) },
+            monthly_budget_usd: Budget {
+                limit: limits.monthly_budget.map(Usd::dollars),
+                used: spent.dollars(),
+            },
         }
     }
 }
@@ -66,6 +90,22 @@ pub struct LimitsChange {
     #[serde(default, deserialize_with = "super::given")]
     #[schemars(with = "Option<NonZeroU64>")]
     pub storage_bytes: Option<Option<NonZeroU64>>,
+    /// Maximum charges in a calendar month (UTC), in US dollars.
+    #[serde(default, deserialize_with = "given_amount")]
+    #[schemars(with = "Option<f64>", range(min = 0, max = BUDGET_DOLLARS_MAX))]
+    pub monthly_budget_usd: Option<Option<Usd>>,
+}
+
+/// Reads an amount in US dollars, and distinguishes a null field from an omitted one.
+fn given_amount<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Option<Usd>>, D::Error> {
+    let Some(dollars) = Option::<f64>::deserialize(deserializer)? else { return Ok(Some(None)) };
+    let amount = Usd::from_dollars(dollars).filter(|amount| {
+        (Usd::ZERO..=Usd::from_micros(BUDGET_DOLLARS_MAX * 1_000_000)).contains(amount)
+    });
+    let sentence = format!("expected an amount of 0 to {BUDGET_DOLLARS_MAX} US dollars");
+    amount.map(|amount| Some(Some(amount))).ok_or_else(|| D::Error::custom(sentence))
 }
 
 impl LimitsChange {
@@ -82,6 +122,7 @@ impl LimitsChange {
             storage_bytes: self
                 .storage_bytes
                 .map_or(held.storage_bytes, |given| given.map(NonZeroU64::get)),
+            monthly_budget: self.monthly_budget_usd.unwrap_or(held.monthly_budget),
         }
     }
 }
@@ -101,7 +142,17 @@ mod tests {
         let wanted =
             account::Limits { queued: Some(2), storage_bytes: Some(7), ..Default::default() };
         assert_eq!(changed, wanted);
-        for wrong in [json!({"running": 0}), json!({"running": "2"}), json!({"runing": 2})] {
+        let budget = change(json!({"monthly_budget_usd": 12.5})).unwrap().apply(held);
+        assert_eq!(budget.monthly_budget, Some(Usd::from_micros(12_500_000)));
+        let none = change(json!({"monthly_budget_usd": null})).unwrap().apply(budget);
+        assert_eq!(none, held);
+        for wrong in [
+            json!({"running": 0}),
+            json!({"running": "2"}),
+            json!({"runing": 2}),
+            json!({"monthly_budget_usd": -1}),
+            json!({"monthly_budget_usd": 1e12}),
+        ] {
             assert!(change(wrong).is_err());
         }
     }

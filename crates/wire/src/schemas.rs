@@ -38,7 +38,7 @@ mod tests {
         let read = |document: &Value| serde_json::from_value::<apply::Document>(document.clone());
         let good = json!({"organizations": {"acme": {
             "limits": {"running": 4, "queued": null},
-            "keys": {"ci": {"expires": "90d"}, "old": null},
+            "keys": {"ci": {"expires": "90d", "models": ["llama*"], "max_budget": 10.5}, "old": null},
             "secrets": {"vault": {"env": "V"}, "file": {"file": "f"}},
             "workflows": {
                 "a": {"file": "a.yaml"},
@@ -55,9 +55,10 @@ mod tests {
         for (place, value, is_refused_when_read) in [
             ("/organizations/acme/secret", json!({}), true),
             ("/organizations/acme/secrets/vault", json!({"value": "x"}), true),
-            ("/organizations/acme/keys/ci", json!({"key": "smk_x"}), true),
             ("/organizations/acme/limits", json!([]), true),
-            // The service rejects these files.
+            // The command or the service rejects these files.
+            ("/organizations/acme/keys/ci", json!({"key": "smk_x"}), false),
+            ("/organizations/acme/keys/ci", json!({"rpm_limit": 0}), false),
             ("/organizations/acme/limits/running", json!("many"), false),
             ("/organizations/acme/workflows/b/definition/steps/0/type", json!("pas"), false),
             ("/organizations/acme/workflows/b/named", json!("B"), false),

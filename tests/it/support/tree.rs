@@ -74,6 +74,7 @@ fn masked(name: &str) -> String {
             (r"\bsmk_\w+", "KEY"),
             (r"\b[A-Z][a-z]{2} \d{1,2}, \d{4}, \d\d:\d\d:\d\d\b", "DATE"),
             (r"\b(\d{1,2} [A-Z][a-z]{2}|[A-Z][a-z]{2} \d{1,2}), (\d{4}|\d{2}:\d{2})\b", "DATE"),
+            (r"\b[A-Z][a-z]{2} \d{4}\b", "MONTH"),
             (r"\bjust now\b|\b\d+ min ago\b", "AGO"),
             (r"\b\d+(\.\d+)? (ms|s|min|h|d)\b", "SPAN"),
             (r"\d+", "#"),

@@ -128,6 +128,7 @@ fn query_parameter(param: &Param) -> Value {
         Kind::Texts => json!({"type": "array", "items": {"type": "string"}}),
         Kind::Uuid => json!({"type": "string", "format": "uuid"}),
         Kind::Time => json!({"type": "string", "format": "date-time"}),
+        Kind::Day => json!({"type": "string", "format": "date"}),
         Kind::Whole { min, max, default } => {
             json!({"type": "integer", "minimum": min, "maximum": max, "default": default})
         }
@@ -303,6 +304,10 @@ fn describe(
         Content::JsonOrText(schema) => json!({
             "application/json": {"schema": schemas.answer(schema, warns)},
             "text/plain": {"schema": {"type": "string"}},
+        }),
+        Content::JsonOrCsv(schema) => json!({
+            "application/json": {"schema": schemas.answer(schema, warns)},
+            "text/csv": {"schema": {"type": "string"}},
         }),
         Content::JsonTextOrEvents(schema, data) => json!({
             "application/json": {"schema": schemas.answer(schema, warns)},

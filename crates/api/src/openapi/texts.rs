@@ -137,7 +137,7 @@ const TAGS: &[(&str, &str, &str)] = &[
         "hosts",
         "The limits that the operator has set for the organization, and their usage.",
     ),
-    ("billing", "billing", "The balance, and the costs by day and model."),
+    ("billing", "billing", "The balance, and the usage and costs by key, model and time."),
     ("ledger", "billing", "Top-ups, charges and refunds, which add up to the balance."),
     ("agent", "agent", "Prompts to the agent, and the tasks that answer them."),
     ("sessions", "agent", "The agent's memory of conversations."),

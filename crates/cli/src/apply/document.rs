@@ -7,8 +7,13 @@ use anyhow::{Context as _, bail};
 use serde_json::{Map, Value};
 
 use crate::{file, workflow};
+use orrery_domain::key_policy::KeyPolicy;
 use orrery_domain::secret::VALUE_BYTES_MAX;
 use orrery_wire::apply::{self as written, Key, Source};
+use orrery_wire::key_policy::{self, KeyPolicyChange};
+
+/// Fields of a key's listed policy that are not restrictions.
+const NOT_CHANGED: [&str; 2] = ["spend", "budget_reset_at"];
 
 /// A parsed document.
 #[derive(Debug)]
@@ -74,7 +79,9 @@ fn resolve(written: written::Organization, folder: &Path) -> anyhow::Result<Want
         ..Wanted::default()
     };
     for (name, key) in written.keys.unwrap_or_default() {
-        wanted.keys.insert(name, key.unwrap_or_default());
+        let key = key.unwrap_or_default();
+        check_policy(&key.policy).with_context(|| format!("key {name}"))?;
+        wanted.keys.insert(name, key);
     }
     for (name, source) in written.secrets.unwrap_or_default() {
         let value = value_of(source, folder).with_context(|| format!("secret {name}"))?;
@@ -100,6 +107,21 @@ fn referred(fields: &Map<String, Value>) -> anyhow::Result<Option<&str>> {
         Some(Value::String(path)) if fields.len() == 1 => Ok(Some(path)),
         Some(_) => bail!("file must be a path and the only field"),
     }
+}
+
+/// Checks the restrictions of a key. The service would check them only after other steps.
+fn check_policy(policy: &Map<String, Value>) -> anyhow::Result<()> {
+    let shown = serde_json::to_value(key_policy::KeyPolicy::default())?;
+    let mut known: Vec<&str> =
+        shown.as_object().into_iter().flatten().map(|(name, _)| &**name).collect();
+    known.retain(|name| !NOT_CHANGED.contains(name));
+    if let Some(unknown) = policy.keys().find(|name| !known.contains(&name.as_str())) {
+        let (unknown, known) = (file::quotable(unknown), known.join("`, `"));
+        bail!("unknown field `{unknown}`, expected one of `expires`, `{known}`");
+    }
+    let change: KeyPolicyChange = file::typed(policy.clone().into())?;
+    let checked = change.apply(KeyPolicy::default());
+    checked.map(drop).map_err(|wrong| anyhow::anyhow!("{} {}", wrong.path, wrong.message))
 }
 
 fn value_of(source: Source, folder: &Path) -> anyhow::Result<Secret> {
@@ -162,6 +184,10 @@ mod tests {
             (json!({"secrets": {"a": {"value": "x"}}}), "unknown variant `value`"),
             (json!({"secrets": {"a": {"file": "none"}}}), "/nowhere/none cannot be opened"),
             (json!({"keys": {"a": {"key": "smk_x"}}}), "unknown field `key`"),
+            (json!({"keys": {"a": {"spend": 1}}}), "key a: unknown field `spend`"),
+            (json!({"keys": {"a": {"models": "gpt"}}}), "key a: models: invalid type: string"),
+            (json!({"keys": {"a": {"scopes": ["chats"]}}}), "key a: scopes"),
+            (json!({"keys": {"a": {"budget_duration": "soon"}}}), "key a: budget_duration must be"),
             (json!({"workflows": {"a": {"name": "x"}}}), "workflow a: description is required"),
             (json!("a"), "organizations.acme: invalid type: string"),
             (json!({"secret": {}}), "organizations.acme.secret: unknown field `secret`"),

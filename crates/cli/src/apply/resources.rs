@@ -2,7 +2,7 @@
 //!
 //! Fields that the document omits stay unchanged on the service. Resources are matched by name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, bail};
 use serde_json::{Map, Value, json};
@@ -14,6 +14,7 @@ use crate::chain::query;
 use crate::diff::Texts;
 use crate::key::understood;
 use crate::{values, workflow};
+use orrery_domain::key_policy::{BudgetPeriod, Scope};
 use orrery_domain::time::Timestamp;
 use orrery_wire::apply::Key;
 use orrery_wire::limits::Limits;
@@ -57,11 +58,13 @@ impl<'a> Planner<'a> {
         let mut shown = Map::new();
         if self.exists {
             let described: Organization = understood(self.admin.get(&path).await?)?;
-            let Limits { requests_per_second, running, queued, storage_bytes } = described.limits;
+            let Limits { requests_per_second, running, queued, storage_bytes, monthly_budget_usd } =
+                described.limits;
             shown.insert("requests_per_second".to_owned(), json!(requests_per_second.limit));
             shown.insert("running".to_owned(), json!(running.limit));
             shown.insert("queued".to_owned(), json!(queued.limit));
             shown.insert("storage_bytes".to_owned(), json!(storage_bytes.limit));
+            shown.insert("monthly_budget_usd".to_owned(), json!(monthly_budget_usd.limit));
         }
         if let Some(texts) = differences(wanted, &shown.into())? {
             let act = Act::Put { path: format!("{path}/limits"), body: wanted.clone().into() };
@@ -290,18 +293,39 @@ impl<'a> Planner<'a> {
         let listed: Option<Keys> = listed.map(understood).transpose()?;
         let known = listed.map(|listed| listed.keys).unwrap_or_default();
         for (name, key) in wanted {
-            if known.iter().any(|one| one.described.name == *name) {
+            let mut named = known.iter().filter(|one| one.described.name == *name);
+            let (found, second) = (named.next(), named.next());
+            if second.is_some() && !key.policy.is_empty() {
+                bail!("key {name}: several keys have this name");
+            }
+            if let Some(found) = found {
+                let shown = serde_json::to_value(&found.policy)?;
+                let mut wanted = key.policy.clone();
+                if let Some(scopes @ Value::Array(_)) = wanted.get_mut("scopes") {
+                    // The order of scopes has no meaning.
+                    let sorted: BTreeSet<Scope> = serde_json::from_value(scopes.take())?;
+                    *scopes = json!(sorted);
+                }
+                if let Some(texts) = differences(&wanted, &shown)? {
+                    let path = format!("/admin/keys/{}", found.described.id);
+                    let body = wanted.into();
+                    self.add(format!("change key {name}"), texts, Act::Put { path, body });
+                }
                 continue;
             }
             let mut body = json!({
                 "name": name, "organization": self.organization, "created_by": "orrery apply",
             });
+            for (field, value) in &key.policy {
+                body = with(body, field, value.clone());
+            }
             if let Some(expires) = &key.expires {
                 let span = values::span(expires);
                 let span = span.map_err(|error| anyhow::anyhow!("key {name}: expires: {error}"))?;
                 body = with(body, "expires_in_seconds", span.as_secs());
             }
-            self.add(format!("create key {name}"), Texts::default(), Act::Key(body));
+            let texts = Texts { after: text_of(&key.policy)?, ..Texts::default() };
+            self.add(format!("create key {name}"), texts, Act::Key(body));
         }
         Ok(())
     }
@@ -333,14 +357,24 @@ fn differences(wanted: &Map<String, Value>, shown: &Value) -> anyhow::Result<Opt
     Ok(Some(Texts { before: text_of(&before)?, after: text_of(wanted)? }))
 }
 
-/// Returns whether the service treats both values as equal: an empty string equals null, and the
-/// same time can be written in different forms.
+/// Returns whether the service treats both values as equal: an empty value equals null, and the
+/// same number, time or period can be written in different forms.
 fn is_same(wanted: &Value, held: &Value) -> bool {
     let moment = |value: &Value| value.as_str()?.parse::<Timestamp>().ok();
-    let is_nothing = |value: &Value| value.is_null() || value == "";
+    let period = |value: &Value| BudgetPeriod::parse(value.as_str()?);
+    let is_nothing = |value: &Value| match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Number(_) | Value::Bool(true) | Value::Object(_) => false,
+    };
     wanted == held
-        || (is_nothing(wanted) && is_nothing(held))
+        || (wanted.is_null() || held.is_null() || wanted == "")
+            && is_nothing(wanted)
+            && is_nothing(held)
+        || wanted.as_f64().is_some_and(|wanted| held.as_f64() == Some(wanted))
         || moment(wanted).is_some_and(|wanted| moment(held) == Some(wanted))
+        || period(wanted).is_some_and(|wanted| period(held) == Some(wanted))
 }
 
 #[cfg(test)]
@@ -359,6 +393,10 @@ mod tests {
         };
         assert_eq!(none(json!({})), None);
         assert_eq!(none(json!({"url": "https://a/", "events": []})), None);
+        assert_eq!(none(json!({"events": null, "disabled": null})), None);
+        let numbers = json!({"max_budget": 10.0, "budget_duration": "1day", "scopes": ["chat"]});
+        let wanted = json!({"max_budget": 10, "budget_duration": "24h"});
+        assert_eq!(differences(wanted.as_object().unwrap(), &numbers).unwrap(), None);
         assert_eq!(none(json!({"name": "", "starts_at": "2026-11-20T10:30:00+01:00"})), None);
         let Texts { before, after } =
             none(json!({"url": "https://b/", "disabled": false})).unwrap();

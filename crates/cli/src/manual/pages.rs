@@ -142,6 +142,7 @@ pub(crate) const EXAMPLES: &[(&str, &str)] = &[
     ),
     ("Remove a person from the dashboard", "orrery member remove ada@example.com"),
     ("Store a secret for HTTP steps", "orrery secret set api_key"),
+    ("Show the usage of each key", "orrery usage --by key,month"),
     ("Add credit", "orrery balance top-up --amount 20"),
     ("List who changed keys", "orrery audit list --action key"),
     ("Check a manifest", "orrery model check caption.toml"),

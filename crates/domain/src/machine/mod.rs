@@ -38,7 +38,8 @@ pub enum Effect {
     /// Durable: the execution is no longer suspended until this time.
     ClearTimer { due: Timestamp },
     /// Durable: the organization is charged for this prediction, at most once per prediction.
-    Charge { execution: ExecutionId, amount: Usd },
+    /// `model` is the model that answered last.
+    Charge { execution: ExecutionId, model: String, amount: Usd },
     /// Durable: no step waits for this child anymore, so the child is cancelled unless it has
     /// ended.
     Abandon { child: ExecutionId },
@@ -164,7 +165,8 @@ fn finish(execution: &mut Execution, status: Status, now: Timestamp) -> Vec<Effe
     // The steps of workflows and exchanges have already been charged one by one.
     let is_one_call = matches!(&execution.work, Work::Prediction(_) | Work::Chat(_));
     if execution.cost > Usd::ZERO && is_one_call {
-        effects.push(Effect::Charge { execution: execution.id, amount: execution.cost });
+        let model = execution.models().map_or("", |(model, _)| model).to_owned();
+        effects.push(Effect::Charge { execution: execution.id, model, amount: execution.cost });
     }
     if execution.webhook.is_some() && status != Status::Cancelled {
         effects.push(Effect::EnqueueWebhook);

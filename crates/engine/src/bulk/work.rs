@@ -261,6 +261,7 @@ fn filter_of(job: &Job) -> Filter {
         workflow: selection.workflow,
         parent: selection.parent,
         waits_for: None,
+        key: None,
         from: selection.from,
         to: Some(selection.to.map_or(job.started_at, |to| to.min(job.started_at))),
     }

@@ -1,7 +1,7 @@
 //! The history of an organization: predictions, workflow executions and chat router calls in one
 //! list, newest first, with any combination of filters.
 //!
-//! The module `indexes` maps filters to indexes. The cost of a page is the number of its rows plus
+//! The module `indexes` maps all filters except the one by key to indexes. The cost of a page is the number of its rows plus
 //! the seeks in the indexes of the filters, at most [`SEEKS_MAX`]. A page that reaches this limit
 //! ends early, and the next page resumes there. New rows sort before all pages that follow, so no
 //! older row is listed twice or skipped.
@@ -12,7 +12,7 @@ use crate::query::indexes::{self, Attribute};
 use crate::{Engine, Error, Inner, rows};
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::execution::{Execution, Kind, Status, lane_of_model, lane_of_workflow};
-use orrery_domain::ids::{ExecutionId, OrganizationId, WorkflowId};
+use orrery_domain::ids::{ExecutionId, KeyId, OrganizationId, WorkflowId};
 use orrery_domain::time::Timestamp;
 use orrery_domain::waits_for::WaitsFor;
 use orrery_storage::record::decode;
@@ -20,6 +20,10 @@ use orrery_storage::{Index, Key, Search};
 
 /// Maximum number of index seeks per page. This many seeks take some tens of milliseconds.
 const SEEKS_MAX: usize = 50_000;
+/// Maximum number of executions that a page with a filter by key reads.
+pub const SCANNED_MAX: usize = 10_000;
+/// Executions that such a page reads at a time.
+const SCANNED_AT_ONCE: usize = 500;
 /// Maximum number of lanes scanned per status: an organization cannot have more workflows than
 /// this.
 pub const LANES_MAX: usize = 10_000;
@@ -42,6 +46,9 @@ pub struct Filter {
     pub parent: Option<ExecutionId>,
     /// Matches workflow runs that are waiting for this kind of event.
     pub waits_for: Option<WaitsFor>,
+    /// Matches executions of this API key. There is no index: the executions that match the other
+    /// filters are read, up to [`SCANNED_MAX`] per page.
+    pub key: Option<KeyId>,
     /// Matches executions created at or after this time.
     pub from: Option<Timestamp>,
     /// Matches executions created before this time.
@@ -76,6 +83,7 @@ impl Filter {
             .is_none_or(|standings| standings.contains(&(execution.kind(), execution.status)));
         let created = execution.created_at;
         has_status
+            && self.key.is_none_or(|key| execution.key == key)
             && (self.waits_for.is_none() || self.waits_for == execution.waits_for())
             && self.from.is_none_or(|from| created >= from)
             && self.to.is_none_or(|to| created < to)
@@ -131,12 +139,15 @@ impl Engine {
                 .from
                 .and_then(|from| Some(first_id_after(from.before(ID_TIME_TOLERANCE)?))),
             limit,
-            max_seeks: SEEKS_MAX,
+            max_seeks: if filter.key.is_some() { SCANNED_MAX } else { SEEKS_MAX },
         };
         let mut executions = Vec::new();
         loop {
             // Search for one execution more than requested, to detect whether there is a next page.
-            search.limit = limit.saturating_add(1).saturating_sub(executions.len());
+            search.limit = match filter.key {
+                Some(_) => SCANNED_AT_ONCE.max(limit.saturating_add(1)),
+                None => limit.saturating_add(1).saturating_sub(executions.len()),
+            };
             let found = inner.store.search(search.clone()).await?;
             // Rows whose executions turn out not to match count toward the limit as well.
             search.max_seeks =

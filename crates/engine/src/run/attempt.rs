@@ -17,6 +17,7 @@ use crate::run::budget::Budget;
 use crate::run::outcome::shape_output;
 use crate::{Error, Inner, ModelSpec};
 use orrery_domain::attempt::Failure;
+use orrery_domain::chat::Tokens;
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::ids::OrganizationId;
 use orrery_domain::money::Usd;
@@ -33,6 +34,7 @@ pub(crate) struct StoredOutput {
     pub output: Payload,
     /// The output's text, for the webhook.
     pub text: Box<RawValue>,
+    pub tokens: Tokens,
     pub cost: Usd,
 }
 
@@ -157,12 +159,17 @@ impl Inner {
         let pricing = work.and_then(|work| work.pricing.as_ref());
         let charged = pricing.map(|pricing| pricing.charge(&success.usage));
         let cost = success.usage.cost.or(charged).unwrap_or(Usd::ZERO);
+        let tokens = Tokens {
+            input: success.usage.input_tokens.unwrap_or(0),
+            output: success.usage.output_tokens.unwrap_or(0),
+            ..Tokens::default()
+        };
         let text = to_raw_value(&output)
             .map_err(|error| orrery_storage::Error::malformed("output", error))?;
         Ok(match self.store_text(budget, origin.execution, text.clone()).await? {
             Ok(output) => {
                 let text = self.files.render_links(origin.organization, text);
-                Ok(StoredOutput { output, text, cost })
+                Ok(StoredOutput { output, text, tokens, cost })
             }
             Err(over) => Err(Failure::new(ErrorClass::InvalidModelConfig, over.to_string())),
         })

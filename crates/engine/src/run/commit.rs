@@ -16,7 +16,8 @@ use orrery_domain::delivery::Delivery;
 use orrery_domain::execution::Execution;
 use orrery_domain::ids::{DeliveryId, ExecutionId};
 use orrery_domain::machine::{Effect, is_final};
-use orrery_records::billing::{self, Payer};
+use orrery_records::billing::{self, Charge, Payer};
+use orrery_records::usage::Calls;
 use orrery_runtime::new_id;
 use orrery_storage::{self as storage, Commit};
 use orrery_webhooks as webhooks;
@@ -46,6 +47,9 @@ impl Inner {
                 deliveries.extend(self.tell_of_end(&mut commit, execution, body).await?);
             }
             count_end(&mut commit, execution);
+            if let Some(calls) = Calls::of(execution) {
+                self.billing.count(&mut commit, Payer::of(execution), &calls);
+            }
             billing::release(&mut commit, Payer::of(execution), execution.reserved);
             self.tell_parent(&mut commit, execution);
             Self::tell_tree(&mut commit, execution);
@@ -106,9 +110,10 @@ impl Inner {
             Effect::ClearTimer { due } => {
                 commit.delete(rows::timer(*due, id));
             }
-            Effect::Charge { execution: charged, amount } => {
-                let payer = Payer::of(execution);
-                self.billing.charge(commit, payer, *amount, *charged, new_id())?;
+            Effect::Charge { execution: charged, model, amount } => {
+                let (payer, entry) = (Payer::of(execution), new_id());
+                let charge = Charge { amount: *amount, execution: *charged, entry, model };
+                self.billing.charge(commit, payer, charge)?;
             }
             Effect::Abandon { child } => {
                 let row = rows::timer(rows::ABANDONED, *child);

@@ -14,13 +14,16 @@ use crate::run::budget::Budget;
 use crate::run::outcome::webhook_body;
 use crate::{Error, Inner, ModelSpec, Models, rows};
 use orrery_domain::attempt::Failure;
+use orrery_domain::chat::Tokens;
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::execution::{Execution, Prediction};
 use orrery_domain::input_template::fill_object;
 use orrery_domain::machine::Effect;
 use orrery_domain::machine::prediction::{Event, Retry, apply};
 use orrery_domain::money::Usd;
+use orrery_records::billing::Payer;
 use orrery_records::files::Origin;
+use orrery_records::usage::Calls;
 use orrery_runners::{self as runners, Job, Progress};
 use orrery_storage::{self as storage, Commit};
 
@@ -54,7 +57,7 @@ impl Inner {
         let no_steps: Option<std::iter::Empty<_>> = None;
         let budget = self.budget(&execution, no_steps, None).await?;
         let digested = self.digest(&execution, attempt, report, logs, work.as_ref(), &budget);
-        let (event, output) = digested.await?;
+        let (event, output, tokens) = digested.await?;
         let mut state = active.state.lock().await;
         let Some(loaded) = state.as_mut() else { return Ok(()) };
         let mut next = loaded.execution.clone();
@@ -70,6 +73,8 @@ impl Inner {
         };
         let mut commit = Commit::new();
         self.record_produced(&mut commit, next.organization, next.id, &budget);
+        let calls = Calls::part(model, tokens, Usd::ZERO);
+        self.billing.count(&mut commit, Payer::of(&next), &calls);
         self.write(commit, &next, &effects, body).await?;
         loaded.execution = next;
         Ok(())
@@ -140,7 +145,7 @@ impl Inner {
     }
 
     /// Stores a runner's output and turns its report into an event. Also returns the JSON text of
-    /// the output for the webhook.
+    /// the output for the webhook, and the tokens.
     async fn digest(
         &self,
         execution: &Execution,
@@ -149,7 +154,7 @@ impl Inner {
         logs: Option<String>,
         work: Option<&ModelSpec>,
         budget: &Budget,
-    ) -> Result<(Event, Option<Box<RawValue>>), Error> {
+    ) -> Result<(Event, Option<Box<RawValue>>, Tokens), Error> {
         let attempt_key = &execution.attempt_key(attempt);
         let organization = execution.organization;
         let key = execution.key;
@@ -162,14 +167,15 @@ impl Inner {
             Err(error) => Err(error),
         };
         match kept {
-            Ok(StoredOutput { output, text, cost }) => {
-                Ok((Event::Succeeded { attempt, output, cost, logs }, Some(text)))
+            Ok(StoredOutput { output, text, tokens, cost }) => {
+                Ok((Event::Succeeded { attempt, output, cost, logs }, Some(text), tokens))
             }
             Err(runners::Error { failure, cost }) => {
                 let cost = cost.unwrap_or(Usd::ZERO);
                 let policy = work.map(|work| work.retry.clone());
                 let retry = policy.map(|policy| Retry { policy, now: self.clock.steady() });
-                Ok((Event::Failed { attempt, failure, cost, logs, retry }, None))
+                let failed = Event::Failed { attempt, failure, cost, logs, retry };
+                Ok((failed, None, Tokens::default()))
             }
         }
     }

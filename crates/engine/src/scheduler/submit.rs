@@ -90,8 +90,8 @@ impl Inner {
         let mut executions = Vec::with_capacity(submissions.len());
         let mut uses = Vec::with_capacity(submissions.len());
         for submission in submissions {
-            let is_limited =
-                self.options.enforce_balance || self.billing.has_budget(submission.key);
+            let payer = Payer { organization: submission.organization, key: submission.key };
+            let is_limited = self.options.enforce_balance || self.billing.has_budget(payer);
             uses.push(is_limited.then(|| most_used(&submission.input)));
             let bytes = submission.input.get().len() as u64;
             self.check_quota(submission.organization, bytes).await?;
@@ -232,7 +232,7 @@ impl Inner {
         spent: Usd,
     ) -> Result<Option<Reservation>, Error> {
         self.policies().check_model(payer.key, slug)?;
-        let is_limited = self.options.enforce_balance || self.billing.has_budget(payer.key);
+        let is_limited = self.options.enforce_balance || self.billing.has_budget(payer);
         if !is_limited || !self.is_priced(slug) {
             return Ok(None);
         }

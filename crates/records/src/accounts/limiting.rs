@@ -68,7 +68,7 @@ impl Accounts {
 
 /// Formats the limits for the audit log.
 fn described(limits: Limits) -> String {
-    let Limits { requests_per_second, running, queued, storage_bytes } = limits;
+    let Limits { requests_per_second, running, queued, storage_bytes, monthly_budget } = limits;
     let named = [
         ("requests_per_second", requests_per_second.map(u64::from)),
         ("running", running.map(u64::from)),
@@ -76,6 +76,7 @@ fn described(limits: Limits) -> String {
         ("storage_bytes", storage_bytes),
     ];
     let set = named.into_iter().filter_map(|(name, limit)| Some(format!("{name} {}", limit?)));
-    let all = set.collect::<Vec<_>>().join(", ");
+    let budget = monthly_budget.map(|budget| format!("monthly_budget_usd {budget}"));
+    let all = set.chain(budget).collect::<Vec<_>>().join(", ");
     if all.is_empty() { "no limits".to_owned() } else { all }
 }

@@ -27,7 +27,7 @@ use crate::audit::{Actor, Recorder};
 use crate::key_policies;
 use crate::limits;
 use orrery_domain::account::{
-    ApiKey, DEFAULT_ORGANIZATION, KEY_NAME_MAX, Limits, Organization, box_owner,
+    ApiKey, DEFAULT_ORGANIZATION, DeletedKey, KEY_NAME_MAX, Limits, Organization, box_owner,
 };
 use orrery_domain::ids::{Id as _, KeyId, OrganizationId};
 use orrery_domain::key_policy::KeyPolicy;
@@ -433,8 +433,17 @@ impl Accounts {
         let hash = self.store.get(&by_id).await?.ok_or(Error::NoKey)?;
         let key: Option<ApiKey> = self.store.read(&Key::table(Table::ApiKey).raw(&hash)).await?;
         let subject = key.as_ref().map_or_else(|| id.to_string(), subject);
-        let previous = key.and_then(|key| key.previous);
         let mut commit = Commit::new();
+        if let Some(key) = key.as_ref().filter(|_| organization != box_owner()) {
+            let deleted = DeletedKey {
+                name: key.name.clone(),
+                created_by: key.created_by.clone(),
+                tags: key.policy.tags.clone(),
+                deleted_at: self.clock.now(),
+            };
+            commit.put(crate::usage::deleted_keys(organization).id(id), &deleted)?;
+        }
+        let previous = key.and_then(|key| key.previous);
         if let Some(previous) = &previous {
             commit.delete(hash_key(previous));
         }

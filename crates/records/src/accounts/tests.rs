@@ -1,6 +1,7 @@
 //! Tests of keys: creation, lookup, expiry and deletion, also during concurrent requests.
 
 use super::*;
+use orrery_domain::money::Usd;
 use orrery_storage::Options;
 use orrery_storage::record::encode;
 
@@ -247,6 +248,18 @@ fn account_records_match_golden_bytes() {
         + r#""prefix":"smk_abcd","created_by":"root","created_at":1795167000000000}"#;
     assert_eq!(encode(&key).unwrap(), golden(&stored));
     assert_eq!(decode::<ApiKey>(&golden(&stored)).unwrap(), key);
+    let deleted = DeletedKey {
+        name: key.name,
+        created_by: key.created_by,
+        tags: vec!["team=a".to_owned()],
+        deleted_at: organization.created_at,
+    };
+    let stored = r#"{"name":"ci","created_by":"root","tags":["team=a"],"#.to_owned()
+        + r#""deleted_at":1795167000000000}"#;
+    assert_eq!(encode(&deleted).unwrap(), golden(&stored));
+    let monthly_budget = Some(Usd::from_micros(1_500_000));
+    let limits = Limits { monthly_budget, ..Limits::default() };
+    assert_eq!(serde_json::to_string(&limits).unwrap(), r#"{"monthly_budget":1500000}"#);
 }
 
 #[tokio::test]

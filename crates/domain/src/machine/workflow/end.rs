@@ -72,12 +72,16 @@ impl Change<'_> {
         step.status = status;
         step.due = None;
         step.completed_at = Some(now);
-        let is_model =
-            plan.at(instance.step).is_some_and(|step| matches!(step.kind, Kind::Model(_)));
-        if let Some(prediction) = step.prediction.filter(|_| is_model) {
+        let Some(Kind::Model(model)) = plan.at(instance.step).map(|step| &step.kind) else {
+            return;
+        };
+        if let Some(prediction) = step.prediction {
             self.effects.push(Effect::Publish { instance: instance.clone() });
             if step.cost > Usd::ZERO {
-                let charge = ExecutionEffect::Charge { execution: prediction, amount: step.cost };
+                let fallback = model.fallback.as_ref().filter(|_| step.primary_error.is_some());
+                let model = fallback.map_or(&model.slug, |fallback| &fallback.slug).clone();
+                let (execution, amount) = (prediction, step.cost);
+                let charge = ExecutionEffect::Charge { execution, model, amount };
                 self.effects.push(Effect::Execution(charge));
             }
         }

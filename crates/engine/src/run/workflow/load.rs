@@ -112,8 +112,7 @@ impl Inner {
         let (id, organization) = (execution.id, execution.organization);
         let has_events = plan.events().next().is_some();
         let lane = execution.lane();
-        let api_key = execution.key;
-        let trace = execution.trace();
+        let (api_key, trace) = (execution.key, execution.trace());
         let mut steps = if may_have_steps { self.read_steps(id).await? } else { Vec::new() };
         let known = may_have_steps.then(|| steps.iter().map(|(_, step)| step));
         let (tree, share) = self.load_tree(execution, &plan).await?;
@@ -142,6 +141,7 @@ impl Inner {
             budget,
             granted: Vec::new(),
             reservations: Vec::new(),
+            used: Vec::new(),
             running: FuturesUnordered::new(),
             stops: HashMap::new(),
             admitted: BTreeSet::new(),

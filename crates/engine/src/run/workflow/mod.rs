@@ -44,6 +44,7 @@ use crate::run::budget::Budget;
 use crate::scheduler::lanes::Parking;
 use crate::trees::Tree;
 use crate::{Error, Inner};
+use orrery_domain::chat::Tokens;
 use orrery_domain::definition::{Plan, Role};
 use orrery_domain::execution::Execution;
 use orrery_domain::ids::{ExecutionId, KeyId, OrganizationId};
@@ -81,6 +82,8 @@ struct Actor {
     granted: Vec<(Instance, u32, Turn)>,
     /// Reservations of ended calls, held until a commit charges them.
     reservations: Vec<Reservation>,
+    /// The models and tokens of ended calls, until a commit counts them.
+    used: Vec<(String, Tokens)>,
     running: FuturesUnordered<Abortable<Running>>,
     stops: HashMap<Instance, AbortHandle>,
     /// The members of `running` that hold a model permit or need none.
@@ -557,13 +560,15 @@ impl Actor {
         self.stops.insert(instance, stop);
     }
 
-    /// Creates a commit that records the bytes that the execution has produced.
+    /// Creates a commit that records the bytes that the execution has produced, and the tokens that
+    /// its calls have used.
     fn commit(&mut self) -> Commit {
         let mut commit = Commit::new();
         let settled = std::mem::take(&mut self.reservations);
         if !settled.is_empty() {
             commit.after_durable(move || drop(settled));
         }
+        self.count_used(&mut commit);
         self.inner.record_produced(&mut commit, self.organization, self.id, &self.budget);
         commit
     }

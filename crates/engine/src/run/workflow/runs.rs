@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use super::Actor;
 use super::children::{Caller, PreparedChild};
 use super::memory;
-use super::resolve::{REFERENCE_ERROR, StepResult, split_step_error, unresolved};
+use super::resolve::{StepResult, split_step_error, unresolved};
 use crate::query::events::{RunProgress, RunProgressSink};
 use crate::run::attempt::{call_runner, model_removed};
 use crate::run::budget::Budget;
@@ -22,6 +22,7 @@ use crate::scheduler::in_flight::Run;
 use crate::scheduler::permit::ModelPermit;
 use crate::{Error, Inner, Models, models};
 use orrery_domain::attempt::Failure;
+use orrery_domain::chat::Tokens;
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::definition::{
     FailWhen, HTTP_TIMEOUT_DEFAULT, Http, Kind, Model, Request, SubWorkflow,
@@ -109,6 +110,8 @@ pub(super) enum Report {
         outcome: Box<Result<Outcome, Error>>,
         /// The reservation for the call, held until its cost is charged.
         reservation: Option<Reservation>,
+        /// The model and the tokens that the call has used.
+        used: Option<(String, Tokens)>,
     },
 }
 
@@ -162,9 +165,10 @@ impl Actor {
             Report::ChildPrepared { instance, attempt, prepared } => {
                 self.child_event(instance, attempt, *prepared)?
             }
-            Report::Ended { instance, attempt, outcome, reservation } => {
+            Report::Ended { instance, attempt, outcome, reservation, used } => {
                 self.admitted.remove(&instance);
                 self.reservations.extend(reservation);
+                self.used.extend(used);
                 match (*outcome)? {
                     Ok(mut success) => {
                         success.logs = success.logs.filter(|_| !self.is_foreign);
@@ -234,19 +238,6 @@ impl Actor {
                 Err(Event::Failed { instance, attempt, fault, cost: Usd::ZERO, logs: None })
             }
         })
-    }
-
-    /// Returns the error as it is stored. If another organization owns the workflow, redacts the
-    /// cause, which may quote the owner's step, hosts or responses, but logs the full cause.
-    pub(super) fn redact_error(&self, instance: &Instance, fault: Fault) -> Fault {
-        if !self.is_foreign || fault.name == REFERENCE_ERROR {
-            return fault;
-        }
-        let step = self.plan.at(instance.step).map_or("", |planned| planned.id.as_str());
-        tracing::info!(execution = %self.id, step, cause = fault.cause, "step failed");
-        let cause =
-            format!("the step failed ({}); only the workflow's owner", fault.class.as_str());
-        Fault { cause: format!("{cause} can see the details"), ..fault }
     }
 
     async fn resolve_call(
@@ -463,7 +454,7 @@ impl Inner {
             let _mark = self.isolation.in_flight.begin(Run::attempt(organization, execution, &key));
             let Call::Http { request, fail_when } = call else {
                 let outcome = Box::new(Ok(Err(no_such_step().into())));
-                return Report::Ended { instance, attempt, outcome, reservation: None };
+                return ended(instance, attempt, outcome);
             };
             let limit = limit.unwrap_or(HTTP_TIMEOUT_DEFAULT);
             let sending = request::send(&self.client, *request, &fail_when, limit, &key, &trace);
@@ -472,7 +463,7 @@ impl Inner {
                 Ok(answer) => self.store_response(answer, execution, &budget).await,
                 Err(failure) => Ok(Err(failure.into())),
             };
-            Report::Ended { instance, attempt, outcome: Box::new(outcome), reservation: None }
+            ended(instance, attempt, Box::new(outcome))
         })
     }
 
@@ -494,7 +485,7 @@ impl Inner {
         Box::pin(async move {
             let _room = room;
             let mark = inner.isolation.in_flight.begin(Run::attempt(organization, execution, &key));
-            let mut reservation = None;
+            let (mut reservation, mut used) = (None, None);
             let outcome = match call {
                 Call::Model(call) => {
                     let ModelCall { slug, input, spent, .. } = &call;
@@ -505,7 +496,12 @@ impl Inner {
                             let attempt_key = &key;
                             let origin =
                                 Origin { organization, key: api_key, execution, attempt_key };
-                            inner.run_step_model(origin, trace, call, limit, &budget).await
+                            let slug = slug.clone();
+                            let ran = inner.run_step_model(origin, trace, call, limit, &budget);
+                            ran.await.map(|(outcome, tokens)| {
+                                used = Some((slug, tokens));
+                                outcome
+                            })
                         }
                         Err(error) => error.of_call().map(|failure| Err(failure.into())),
                     }
@@ -513,7 +509,8 @@ impl Inner {
                 Call::Http { .. } | Call::Workflow { .. } => Ok(Err(no_such_step().into())),
             };
             drop((mark, permit));
-            Report::Ended { instance, attempt, outcome: Box::new(outcome), reservation }
+            let outcome = Box::new(outcome);
+            Report::Ended { instance, attempt, outcome, reservation, used }
         })
     }
 
@@ -524,10 +521,11 @@ impl Inner {
         call: ModelCall,
         limit: Option<Duration>,
         budget: &Budget,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<(Outcome, Tokens), Error> {
+        let nothing = Tokens::default();
         let ModelCall { slug, input, may_fall_back, .. } = call;
         let Some(work) = self.models.model(&slug) else {
-            return Ok(Err(model_removed(&slug).into()));
+            return Ok((Err(model_removed(&slug).into()), nothing));
         };
         let limit = limit.map_or(work.timeout, |limit| limit.min(work.timeout));
         let reported = Arc::<RunProgress>::default();
@@ -543,15 +541,15 @@ impl Inner {
                 Ok(kept) => {
                     let output = kept.output;
                     let cost = kept.cost;
-                    Ok(Success { output, answer: None, cost, logs })
+                    (Ok(Success { output, answer: None, cost, logs }), kept.tokens)
                 }
-                Err(failure) => Err(Failed { logs, ..failure.into() }),
+                Err(failure) => (Err(Failed { logs, ..failure.into() }), nothing),
             },
-            Err(error) => Err(Failed {
-                fault: Fault::of_step(&error.failure),
-                cost: error.cost.unwrap_or(Usd::ZERO),
-                logs,
-            }),
+            Err(error) => {
+                let fault = Fault::of_step(&error.failure);
+                let cost = error.cost.unwrap_or(Usd::ZERO);
+                (Err(Failed { fault, cost, logs }), nothing)
+            }
         })
     }
 
@@ -576,6 +574,11 @@ impl Inner {
         let answer = Some(Arc::new(HttpResponse { status_code: status, headers }));
         Ok(Ok(Success { output, answer, cost: Usd::ZERO, logs: None }))
     }
+}
+
+/// Returns the report of a call that reserved and used nothing.
+fn ended(instance: Instance, attempt: u32, outcome: Box<Result<Outcome, Error>>) -> Report {
+    Report::Ended { instance, attempt, outcome, reservation: None, used: None }
 }
 
 fn not_text(error: &serde_json::Error) -> Failure {

@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::Actor;
+use super::resolve::REFERENCE_ERROR;
 use crate::query::indexes;
 use crate::{Error, Inner, rows};
 use orrery_domain::classify::ErrorClass;
@@ -20,6 +22,8 @@ use orrery_domain::model::VERSION;
 use orrery_domain::money::Usd;
 use orrery_domain::payload::Payload;
 use orrery_domain::step::{self, Instance, Step};
+use orrery_records::billing::Payer;
+use orrery_records::usage::Calls;
 use orrery_runtime::TimeSlice;
 use orrery_storage::Commit;
 use orrery_storage::record::decode;
@@ -60,6 +64,30 @@ impl PendingEffects {
             }
         }
         written
+    }
+}
+
+impl Actor {
+    /// Counts the tokens that ended calls have used.
+    pub(super) fn count_used(&mut self, commit: &mut Commit) {
+        let payer = Payer { organization: self.organization, key: self.api_key };
+        for (model, tokens) in self.used.drain(..) {
+            let calls = Calls::part(&model, tokens, Usd::ZERO);
+            self.inner.billing.count(commit, payer, &calls);
+        }
+    }
+
+    /// Returns the error as it is stored. If another organization owns the workflow, redacts the
+    /// cause, which may quote the owner's step, hosts or responses, but logs the full cause.
+    pub(super) fn redact_error(&self, instance: &Instance, fault: Fault) -> Fault {
+        if !self.is_foreign || fault.name == REFERENCE_ERROR {
+            return fault;
+        }
+        let step = self.plan.at(instance.step).map_or("", |planned| planned.id.as_str());
+        tracing::info!(execution = %self.id, step, cause = fault.cause, "step failed");
+        let cause =
+            format!("the step failed ({}); only the workflow's owner", fault.class.as_str());
+        Fault { cause: format!("{cause} can see the details"), ..fault }
     }
 }
 
@@ -231,6 +259,9 @@ impl Inner {
                 }),
             }),
         };
+        if let Some(calls) = Calls::of(&prediction) {
+            self.billing.count(commit, Payer::of(&prediction), &calls);
+        }
         commit.put(rows::execution(execution.organization, id), &prediction)?;
         indexes::add(commit, &prediction);
         Ok(())

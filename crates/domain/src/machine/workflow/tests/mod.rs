@@ -194,7 +194,7 @@ impl Machine {
 
     fn whole(&mut self, effect: &machine::Effect) {
         match effect {
-            machine::Effect::Charge { execution, amount } => {
+            machine::Effect::Charge { execution, amount, .. } => {
                 assert!(*amount > Usd::ZERO && !self.charged.contains(execution), "charged twice");
                 self.charged.push(*execution);
             }
