@@ -4,17 +4,16 @@
 //! connection to the model, and records the call with the output sent so far. The reservation and
 //! the count of tokens in flight are released once the record is on disk.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
 use hyper::header::{HeaderValue, RETRY_AFTER};
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use super::beside::Beside;
 use super::ending::Ending;
 use super::error::{Error, Failure};
 use super::meter::Meter;
@@ -62,30 +61,6 @@ pub enum Answer {
     Whole { execution: ExecutionId, body: Bytes },
     /// Server-sent events, sent as they arrive. Dropping the receiver ends the call.
     Stream { execution: ExecutionId, pieces: mpsc::Receiver<Bytes> },
-}
-
-/// What the commit that records a call stores in addition, such as a copy of its answer.
-pub struct Beside(Box<dyn FnOnce(ExecutionId, Bytes) -> BoxFuture<'static, Commit> + Send + Sync>);
-
-impl Beside {
-    /// `commit` is called with the ID of the call and its complete answer, unless the answer is
-    /// streamed. If the router's own commit fails, nothing is stored.
-    pub fn new<F>(commit: impl FnOnce(ExecutionId, Bytes) -> F + Send + Sync + 'static) -> Self
-    where
-        F: Future<Output = Commit> + Send + 'static,
-    {
-        Self(Box::new(move |id, answer| Box::pin(commit(id, answer))))
-    }
-
-    pub(super) async fn commit(self, id: ExecutionId, answer: Bytes) -> Commit {
-        (self.0)(id, answer).await
-    }
-}
-
-impl fmt::Debug for Beside {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Beside")
-    }
 }
 
 /// The channel for the response. The channel is closed if the client has disconnected.

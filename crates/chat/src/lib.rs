@@ -32,6 +32,7 @@ pub mod media;
 
 mod aliases;
 mod allowance;
+mod beside;
 mod call;
 mod content;
 mod count;
@@ -49,7 +50,8 @@ mod tokens;
 mod upstream;
 mod whole;
 
-pub use self::call::{Answer, Beside, Caller, Finished};
+pub use self::beside::Beside;
+pub use self::call::{Answer, Caller, Finished};
 pub use self::error::{Error, Failure, Said};
 pub use self::models::{CatalogModel, ModelCatalog, UpstreamList};
 pub use self::part::{Admission, BoundModel, Completion};
