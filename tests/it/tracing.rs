@@ -48,16 +48,27 @@ fn attribute(pair: &[u8]) -> (String, Value) {
     for (field, read) in fields(pair) {
         match (field, read) {
             (1, Read::Bytes(key)) => name = text(key),
-            (2, Read::Bytes(any)) => match fields(any).next().unwrap() {
-                (1, Read::Bytes(said)) => value = text(said).into(),
-                (3, Read::Number(number)) => value = number.into(),
-                (4, Read::Number(bits)) => value = f64::from_bits(bits).into(),
-                other => panic!("no such value: {other:?}"),
-            },
+            (2, Read::Bytes(any)) => value = value_of(any),
             other => panic!("no such field of an attribute: {other:?}"),
         }
     }
     (name, value)
+}
+
+fn value_of(any: &[u8]) -> Value {
+    match fields(any).next().unwrap() {
+        (1, Read::Bytes(said)) => text(said).into(),
+        (2, Read::Number(flag)) => (flag == 1).into(),
+        (3, Read::Number(number)) => number.into(),
+        (4, Read::Number(bits)) => f64::from_bits(bits).into(),
+        (5, Read::Bytes(array)) => fields(array)
+            .map(|(_, one)| match one {
+                Read::Bytes(any) => value_of(any),
+                Read::Number(_) => panic!("not a value"),
+            })
+            .collect(),
+        other => panic!("no such value: {other:?}"),
+    }
 }
 
 fn span(bytes: &[u8]) -> Span {
