@@ -11,6 +11,7 @@
 //! | `request` | parsing and validating a request |
 //! | `route` | choosing the models to try, with their servers and prices |
 //! | `aliases` | the models that clients' IDs stand for |
+//! | `upstreams` | the servers for models that are not in the catalog, and which of them to try |
 //! | `upstream` | one attempt: connection and first byte; `runners::openai` parses |
 //! | `call` | running a call from admission to record |
 //! | `ending` | the history row of an ended call |
@@ -24,8 +25,9 @@
 //! | [`media`] | audio and images |
 //! | [`decisions`] | typed questions about a state, answered by a chat model |
 //!
-//! The router stores conversations only if the configuration says so, never repeats a request that
-//! a model has received, and never sends a local model's request to the upstream.
+//! The router stores conversations only if the configuration says so, never sends a request again
+//! once a part of its answer has reached the client, and never sends a local model's request to an
+//! upstream.
 
 pub mod decisions;
 pub mod media;
@@ -47,10 +49,12 @@ mod route;
 mod service;
 mod tokens;
 mod upstream;
+mod upstreams;
 mod whole;
 
 pub use self::call::{Answer, Caller, Finished};
 pub use self::error::{Error, Failure, Said};
 pub use self::models::{CatalogModel, ModelCatalog, UpstreamList};
 pub use self::part::{Admission, BoundModel, Completion};
-pub use self::service::{Chat, Dependencies, Options, Upstream};
+pub use self::service::{Chat, Dependencies, Options};
+pub use self::upstreams::{UpstreamKind, UpstreamOptions, UpstreamState};

@@ -64,8 +64,8 @@ struct Relay {
     wants_usage: bool,
     /// Whether the stream has the format of OpenAI's Responses API.
     is_response: bool,
-    /// The `model` of the events, if the request names the model by an alias.
-    alias: Option<String>,
+    /// The `model` of the events, if the server's own name must be replaced.
+    shown: Option<String>,
     /// The event with the usage, held back until the call is recorded.
     usage: Option<Bytes>,
     /// The `object` of a chunk.
@@ -100,7 +100,7 @@ impl Call {
             pieces: sender,
             wants_usage: self.request.wants_usage,
             is_response: self.request.is_response,
-            alias: self.alias().map(str::to_owned),
+            shown: candidate.shown.clone(),
             usage: None,
             object: if self.request.operation == Operation::Completions {
                 "text_completion"
@@ -126,6 +126,7 @@ impl Call {
         let came = relay.came(&self, &candidate, &end, limits.begun);
         let tokens = came.tokens;
         let cost = came.cost;
+        let ended_at = self.inner.clock.now();
         let failure = if let End::Failed(failure) = &end { Some(failure) } else { None };
         note(lease.as_mut(), failure);
         drop(lease);
@@ -137,6 +138,7 @@ impl Call {
             drop(body);
             self.record(&candidate, &end, came).await
         };
+        candidate.count(&end, cost, ended_at);
         let end = match recorded {
             Ok(()) => end,
             Err(error) => {
@@ -172,7 +174,7 @@ impl Relay {
             if let Some(piece) = pending.take() {
                 // A local model sends nothing while it generates a tool call, so local models have
                 // no idle timeout. The process of a local model is monitored instead.
-                let idle = later(runtime::monotonic_now(), options.idle_timeout);
+                let idle = later(runtime::monotonic_now(), limits.idle);
                 silent_until = if is_local { deadline } else { idle };
                 match self.pass_on(&piece, deadline).await {
                     Ok(()) if self.is_done => return self.done(),
@@ -261,7 +263,7 @@ impl Relay {
             return self.check_allowance();
         }
         let mut raw = event.raw;
-        let renamed = self.alias.as_deref().and_then(|alias| renamed(data, alias));
+        let renamed = self.shown.as_deref().and_then(|shown| renamed(data, shown));
         if let Some(renamed) = &renamed {
             raw = event_of(renamed);
         }
@@ -395,12 +397,13 @@ fn joined(mut events: Vec<Bytes>) -> Option<Bytes> {
     Some(all.freeze())
 }
 
-/// Returns an event whose `model` is the alias that the client sent; `None` if the event has no
-/// model.
-fn renamed(data: &[u8], alias: &str) -> Option<Bytes> {
+/// Returns an event whose `model` is `shown`; `None` if the event has no model, or this one.
+fn renamed(data: &[u8], shown: &str) -> Option<Bytes> {
     let mut event: RawObject = serde_json::from_slice(data).ok()?;
-    event.get("model")?;
-    event.set("model", alias).ok()?;
+    if event.get("model")? == serde_json::to_string(shown).ok()? {
+        return None;
+    }
+    event.set("model", shown).ok()?;
     Some(event.text().ok()?.into())
 }
 

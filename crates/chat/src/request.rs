@@ -31,6 +31,8 @@ pub(crate) struct Request {
     pub is_response: bool,
     /// The model id, exactly as the client sent it.
     pub model: String,
+    /// The ids to try after `model`, in order.
+    pub models: Vec<String>,
     /// The fallback chain that the request names.
     pub selector: Option<String>,
     pub is_stream: bool,
@@ -81,6 +83,7 @@ impl Request {
             operation: Operation::Chat,
             is_response: true,
             model: model.ok_or_else(missing)?,
+            models: Vec::new(),
             selector: None,
             is_stream: fields.value("stream").unwrap_or(false),
             wants_usage: true,
@@ -96,14 +99,30 @@ impl Request {
     }
 
     fn of_chat(mut fields: RawObject) -> Result<Self, InvalidRequest> {
+        // Clients may send only the chain.
+        if fields.get("model").is_none()
+            && let Some(models) = fields.value::<Vec<String>>("models")
+            && let Some(first) = models.first()
+        {
+            let set = fields.set("model", first);
+            set.map_err(|error| InvalidRequest::field("models", error.to_string()))?;
+        }
         let known: CompletionRequest = known_fields(&fields)?;
         fields.remove("fallback_selector");
+        fields.remove("models");
+        let mut models: Vec<String> = Vec::new();
+        for id in known.models.into_iter().flatten() {
+            if id != known.model && !models.contains(&id) {
+                models.push(id);
+            }
+        }
         remove_no_limit("max_tokens", known.max_tokens, &mut fields);
         remove_no_limit("max_completion_tokens", known.max_completion_tokens, &mut fields);
         Ok(Self {
             operation: Operation::Chat,
             is_response: false,
             model: known.model,
+            models,
             is_stream: known.writing.stream.unwrap_or(false),
             wants_usage: known.writing.wants_usage(),
             selector: known.writing.selector(),
@@ -129,6 +148,7 @@ impl Request {
             operation: Operation::Completions,
             is_response: false,
             model: known.model,
+            models: Vec::new(),
             is_stream: known.writing.stream.unwrap_or(false),
             wants_usage: known.writing.wants_usage(),
             selector: known.writing.selector(),
@@ -151,6 +171,7 @@ impl Request {
             operation: Operation::Rerank,
             is_response: false,
             model: known.model,
+            models: Vec::new(),
             selector: known.fallback_selector.filter(|name| !name.is_empty()),
             is_stream: false,
             wants_usage: false,
@@ -187,6 +208,7 @@ impl Request {
             operation: Operation::Embeddings,
             is_response: false,
             model: known.model,
+            models: Vec::new(),
             selector: known.fallback_selector.filter(|name| !name.is_empty()),
             is_stream: false,
             wants_usage: false,

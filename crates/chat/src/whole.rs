@@ -51,8 +51,7 @@ impl Call {
         let is_stream = self.request.is_stream;
         let is_deferred = self.is_deferred();
         let most = if is_stream || is_deferred { EVENT_MAX } else { ANSWER_MAX };
-        let idle = self.inner.options.idle_timeout;
-        let mut read = read_whole(name, &mut opened, idle, &mut self.lease, most).await;
+        let mut read = read_whole(name, &mut opened, &mut self.lease, most).await;
         if is_stream && let Ok(text) = &read {
             let bytes = text.len().saturating_mul(STREAM_COPIES);
             read = self.lease.grow_to(bytes).map_or_else(|_full| Err(too_many_bodies()), |()| read);
@@ -117,8 +116,8 @@ impl Call {
             return;
         };
         let came = self.came(&candidate, &meter, begun);
-        let body = match self.alias().filter(|_| answer.get("model").is_some()) {
-            Some(alias) => answer.set("model", alias),
+        let body = match candidate.shown.as_ref().filter(|_| answer.get("model").is_some()) {
+            Some(shown) => answer.set("model", shown),
             None => Ok(()),
         };
         let body = body.and_then(|()| match is_response {
@@ -126,6 +125,7 @@ impl Call {
             false => with_cost(&mut answer, came.tokens, came.cost),
         });
         let came = Came { first_byte: Some(first_byte), content: meter.take_content(), ..came };
+        candidate.count(&End::Done, came.cost, self.inner.clock.now());
         let recorded = self.record(&candidate, &End::Done, came).await;
         let replied = match (recorded, body) {
             (Ok(()), Ok(body)) => Ok(Answer::Whole { execution, body: body.into() }),
@@ -141,15 +141,13 @@ impl Call {
     }
 }
 
-/// Reads an answer of at most `most` bytes. Each pause between two pieces may last at most `idle`.
-/// `lease` reserves twice the answer's size, because the answer is serialized again with its cost.
+/// Reads an answer of at most `most` bytes. `lease` reserves twice the answer's size, because the answer is serialized again with its cost.
 ///
 /// # Errors
 /// [`Failure`]
 pub(crate) async fn read_whole(
     name: &str,
     opened: &mut Opened,
-    idle: Duration,
     lease: &mut Lease,
     most: usize,
 ) -> Result<Bytes, Failure> {
@@ -157,7 +155,7 @@ pub(crate) async fn read_whole(
     let mut read = BytesMut::from(opened.first.take().unwrap_or_default());
     loop {
         let now = runtime::monotonic_now();
-        let until = now.checked_add(idle).unwrap_or(now);
+        let until = now.checked_add(opened.limits.idle).unwrap_or(now);
         let data = timeout_at(until.min(deadline), opened.body.next()).await;
         let data = data.map_err(|_elapsed| too_late(name))?;
         let data = data.map_err(|error| broken(name, &format!("its answer broke: {error}")))?;
