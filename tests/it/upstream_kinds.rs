@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use crate::support::upstream::Feed;
 use crate::support::{Service, Upstream};
 use crate::upstreams::{answers_as, chat, fails, request, said, table};
 
@@ -38,11 +39,12 @@ async fn with_anthropic(up: &Upstream) -> Service {
 
 fn anthropic_answer() -> String {
     let call = json!({"type": "tool_use", "id": "toolu_1", "name": "look", "input": {"at": "sky"}});
-    let usage = json!({"input_tokens": 7, "cache_read_input_tokens": 3, "output_tokens": 5});
+    let usage = json!({"input_tokens": 7, "cache_read_input_tokens": 3, "output_tokens": 5,
+        "cache_creation_input_tokens": 0});
     json!({
         "id": "msg_1", "type": "message", "role": "assistant", "model": "claude-x-1",
         "content": [{"type": "text", "text": "Let me look."}, call],
-        "stop_reason": "tool_use", "usage": usage,
+        "stop_reason": "tool_use", "stop_sequence": null, "usage": usage,
     })
     .to_string()
 }
@@ -83,6 +85,33 @@ async fn anthropic_upstream_answers_chat_completions() {
     assert_eq!(sent.headers()["anthropic-version"], "2023-06-01");
 }
 
+/// Writes a stream of an answer; without `is_complete`, it breaks after its text.
+fn write_stream(feed: &Feed, is_complete: bool) {
+    let usage = json!({"input_tokens": 4, "output_tokens": 1,
+        "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0});
+    let message = json!({"id": "msg_2", "type": "message", "role": "assistant", "model": "x",
+        "content": [], "stop_reason": null, "stop_sequence": null, "usage": usage});
+    let mut last = usage;
+    let block = json!({"type": "text", "text": ""});
+    last["output_tokens"] = 2.into();
+    let delta = json!({"type": "text_delta", "text": "Blue"});
+    let end = json!({"stop_reason": "end_turn", "stop_sequence": null});
+    let events = [
+        json!({"type": "message_start", "message": message}),
+        json!({"type": "content_block_start", "index": 0, "content_block": block}),
+        json!({"type": "ping"}),
+        json!({"type": "content_block_delta", "index": 0, "delta": delta}),
+        json!({"type": "content_block_stop", "index": 0}),
+        json!({"type": "message_delta", "delta": end, "usage": last}),
+        json!({"type": "message_stop"}),
+    ];
+    let count = if is_complete { events.len() } else { 4 };
+    for event in &events[..count] {
+        feed.raw(&format!("event: {}\n", event["type"].as_str().unwrap()));
+        feed.event(event);
+    }
+}
+
 #[tokio::test]
 async fn anthropic_upstream_streams_chat_completions() {
     let up = Upstream::start().await;
@@ -91,21 +120,7 @@ async fn anthropic_upstream_streams_chat_completions() {
     let mut body = request("claude-x");
     body["stream"] = true.into();
     body["stream_options"] = json!({"include_usage": true});
-    let usage = json!({"input_tokens": 4, "output_tokens": 1});
-    let delta = json!({"type": "text_delta", "text": "Blue"});
-    let end = json!({"stop_reason": "end_turn"});
-    for event in [
-        json!({"type": "message_start", "message": {"id": "msg_2", "model": "x", "usage": usage}}),
-        json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text"}}),
-        json!({"type": "ping"}),
-        json!({"type": "content_block_delta", "index": 0, "delta": delta}),
-        json!({"type": "content_block_stop", "index": 0}),
-        json!({"type": "message_delta", "delta": end, "usage": {"output_tokens": 2}}),
-        json!({"type": "message_stop"}),
-    ] {
-        feed.raw(&format!("event: {}\n", event["type"].as_str().unwrap()));
-        feed.event(&event);
-    }
+    write_stream(&feed, true);
     drop(feed);
     let said = chat(&service, &body).await;
     assert_eq!(said.status, 200, "{}", said.text);
@@ -122,14 +137,77 @@ async fn anthropic_upstream_streams_chat_completions() {
 }
 
 #[tokio::test]
-async fn anthropic_upstream_serves_its_own_clients_and_passes_errors() {
+async fn anthropic_upstream_passes_messages_as_they_are() {
     let up = Upstream::start().await;
     let service = with_anthropic(&up).await;
     up.answers(200, anthropic_answer());
-    let messages = json!([{"role": "user", "content": "Sky?"}]);
-    let message = json!({"model": "claude-x", "max_tokens": 9, "messages": messages});
-    let said = service.post("/v1/messages", &message).send().await.expect(200);
+    let cached = json!({"type": "text", "text": "Sky?", "cache_control": {"type": "ephemeral"}});
+    let messages = json!([{"role": "user", "content": [cached]}]);
+    let message = json!({
+        "model": "claude-x", "max_tokens": 9, "messages": messages,
+        "tools": [{"type": "web_search_20250305", "name": "web_search"}], "brand_new": 1,
+    });
+    let ask = service.post("/v1/messages", &message).undocumented();
+    let answer = ask.header("anthropic-beta", "new-2026").send().await;
+    let said = answer.expect(200);
     assert_eq!(said["content"][1]["input"], json!({"at": "sky"}));
+    assert_eq!((&said["model"], &said["usage"]["cost"]), (&json!("claude-x"), &json!(0.01)));
+    assert_eq!(up.newest(), message);
+    let sent = &up.requests()[0];
+    assert_eq!(
+        (sent.uri().path(), &sent.headers()["anthropic-beta"]),
+        ("/v1/messages", &"new-2026".parse().unwrap())
+    );
+    assert_eq!(sent.headers()["x-api-key"], "ant-secret");
+    let rows = service.get("/v2/executions?type=chat").await.expect(200);
+    let call = &rows["executions"][0]["chat"];
+    let found = (&call["input_tokens"], &call["output_tokens"]);
+    assert_eq!(found, (&json!(10), &json!(5)));
+
+    let error = r#"{"type":"error","error":{"type":"invalid_request_error","message":"too odd"}}"#;
+    up.answers(400, error);
+    let error = service.post("/v1/messages", &message).undocumented().send().await.expect(400);
+    assert_eq!(error["error"]["type"], "invalid_request_error");
+    assert!(error["error"]["message"].as_str().unwrap().starts_with("too odd"), "{error}");
+}
+
+#[tokio::test]
+async fn anthropic_upstream_passes_streams_of_messages() {
+    let up = Upstream::start().await;
+    let service = with_anthropic(&up).await;
+    let body = json!({"model": "claude-x", "max_tokens": 9, "stream": true,
+        "messages": [{"role": "user", "content": "Sky?"}]});
+    let whole = async |breaks: bool| {
+        let feed = up.streams();
+        write_stream(&feed, !breaks);
+        drop(feed);
+        let said = service.post("/v1/messages", &body).send().await;
+        assert_eq!(said.status, 200, "{}", said.text);
+        said.text
+    };
+    let text = whole(false).await;
+    for part in [
+        "event: message_start\ndata: ",
+        "\"model\":\"claude-x\"",
+        "\"text\":\"Blue\"",
+        "\"cost\":0.004",
+        "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains("[DONE]"), "{text}");
+    let text = whole(true).await;
+    let broken = "event: error\ndata: {\"type\":\"error\",";
+    assert!(text.ends_with("\n\n") && text.contains(broken), "{text}");
+    up.answers(503, r#"{"type":"error","error":{"type":"overloaded_error","message":"busy"}}"#);
+    let error = service.post("/v1/messages", &body).send().await.expect(503);
+    assert_eq!(error["error"], json!({"type": "overloaded_error", "message": "busy"}));
+}
+
+#[tokio::test]
+async fn anthropic_upstream_has_no_other_operations() {
+    let up = Upstream::start().await;
+    let service = with_anthropic(&up).await;
     let embeddings = json!({"model": "claude-x", "input": "a"});
     let error = service.post("/v1/embeddings", &embeddings).send().await.expect(400);
     let message = error["error"]["message"].as_str().unwrap();
@@ -143,5 +221,5 @@ async fn anthropic_upstream_serves_its_own_clients_and_passes_errors() {
     let error = chat(&service, &many).await.expect(400);
     let message = error["error"]["message"].as_str().unwrap();
     assert!(message.contains("does not support n above 1"), "{message}");
-    assert_eq!(up.requests().len(), 2);
+    assert_eq!(up.requests().len(), 1);
 }

@@ -1,5 +1,5 @@
-//! Several upstreams of the chat router: choice, fail-over, keys that rest, prefixes, prices and chains
-//! of ids.
+//! Several upstreams of the chat router: choice, fail-over, keys that rest, prefixes, prices and
+//! chains of ids.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -284,6 +284,9 @@ async fn failing_upstream_cools_down_and_returns() {
     ] {
         assert!(text.contains(line), "{line}: {text}");
     }
+    let found = orrery_api::findings(&service.running.services).await.unwrap();
+    let found = found.iter().find(|finding| finding.subject == "upstream").unwrap();
+    assert_eq!(found.detail, "1 of 2 upstreams does not answer: cool");
     answers_as(&one, "one");
     until("upstream returns", async || (said(&service, "m").await == "one").then_some(())).await;
 }

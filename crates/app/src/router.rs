@@ -112,6 +112,7 @@ fn upstream(upstream: &Upstream) -> anyhow::Result<UpstreamOptions> {
             StreamOptions::Never => Some(SentOptions::Omitted),
         },
         has_responses: upstream.responses == UpstreamResponses::Native,
+        has_messages: upstream.messages == UpstreamResponses::Native,
         prices: upstream.prices.iter().map(priced).collect(),
     })
 }

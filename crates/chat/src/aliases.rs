@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::request::Form;
 use super::route::{Named, Target};
 use super::service::{Chat, Inner};
 use orrery_domain::chat::Operation;
@@ -78,7 +79,7 @@ impl Chat {
     /// Returns whether this service itself runs the model with this ID or alias.
     pub async fn is_own(&self, id: &str) -> bool {
         let named = self.inner.named(id).await;
-        let found = self.inner.find(&named, Operation::Chat, false).unwrap_or_default();
+        let found = self.inner.find(&named, Operation::Chat, Form::Chat).unwrap_or_default();
         found.first().is_some_and(|found| matches!(found.target, Target::Process(_)))
     }
 }

@@ -16,11 +16,11 @@ use tokio::time::Instant;
 use super::ending::Ending;
 use super::error::{Error, Failure};
 use super::meter::Meter;
-use super::request::Request;
+use super::request::{Form, Request};
 use super::route::{Candidate, Target};
 use super::service::{Chat, Inner};
 use super::tokens::InFlight;
-use super::upstream::{Asked, EVENTS, JSON, Limits, Opened};
+use super::upstream::{Asked, Content, EVENTS, JSON, Limits, NativeMessage, Opened};
 use super::upstreams::Attempts;
 use super::whole::Whole;
 use orrery_domain::chat::{Media, Operation, Tokens};
@@ -147,41 +147,8 @@ impl Chat {
         self.answer(caller, request, body, lease, asked).await
     }
 
-    /// Returns whether an upstream has OpenAI's Responses API.
-    #[must_use]
-    pub fn has_responses(&self) -> bool {
-        self.inner.upstreams.all().iter().any(|upstream| upstream.options.has_responses)
-    }
-
-    /// Returns whether a request for this model in the format of OpenAI's Responses API passes to
-    /// an upstream's own ([`Chat::respond`]): whether the first upstream of the model has it.
-    pub async fn passes_responses(&self, model: &str) -> bool {
-        if !self.has_responses() {
-            return false;
-        }
-        let named = self.inner.named(model).await;
-        let first = self.inner.upstreams.matching(named.model()).next();
-        self.is_at_upstream(named.model())
-            && first.is_some_and(|upstream| upstream.options.has_responses)
-    }
-
-    /// Makes a call in the format of OpenAI's Responses API. The events of a stream have no names.
-    /// Otherwise like [`Chat::call`].
-    ///
-    /// # Errors
-    /// As [`Chat::call`].
-    pub async fn respond(
-        &self,
-        caller: Caller,
-        body: Bytes,
-        lease: Lease,
-        asked: impl FnOnce(ExecutionId) -> Option<Arc<trace::Origin>>,
-    ) -> Result<Answer, Error> {
-        let request = Request::read_response(&body)?;
-        self.answer(caller, request, body, lease, asked).await
-    }
-
-    async fn answer(
+    /// Makes the call of a valid request.
+    pub(super) async fn answer(
         &self,
         caller: Caller,
         request: Request,
@@ -408,7 +375,7 @@ impl Call {
         let ask = |options| self.ask(candidate, may_fall_back, limits, options);
         let rule = match &candidate.target {
             Target::Process(_) => OptionsRule::Fixed(StreamOptions::AsSent),
-            _ if !is_stream || self.request.is_response => {
+            _ if !is_stream || self.request.form != Form::Chat => {
                 OptionsRule::Fixed(StreamOptions::AsSent)
             }
             Target::Upstream(used) => match used.upstream.options.stream_options {
@@ -447,9 +414,17 @@ impl Call {
         })?;
         let is_stream = self.request.is_stream;
         let path = self.request.path();
+        let native;
+        let content: &dyn Content = match self.request.form {
+            Form::Chat | Form::Responses => &body,
+            Form::Messages => {
+                native = NativeMessage { body, beta: self.request.beside.beta.clone() };
+                &native
+            }
+        };
         let call = self.trace.call(&Execution::call_key(self.id));
         let accept = if is_stream { EVENTS } else { JSON };
-        let asked = Asked { path, content: &body, accept, may_fall_back, call: &call };
+        let asked = Asked { path, content, accept, may_fall_back, call: &call };
         self.inner.open(name, target, asked, is_stream, limits).await
     }
 

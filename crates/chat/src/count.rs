@@ -8,6 +8,7 @@ use tokio::time::timeout;
 
 use super::call::place_at;
 use super::error::{Error, Failure};
+use super::request::Form;
 use super::route::{Candidate, Target};
 use super::service::{Chat, Inner};
 use super::upstream::{Asked, JSON, Limits};
@@ -40,7 +41,7 @@ impl Chat {
         lease: Lease,
     ) -> Result<Option<u64>, Error> {
         let inner = &self.inner;
-        let found = inner.find(&inner.named(id).await, Operation::Chat, false)?;
+        let found = inner.find(&inner.named(id).await, Operation::Chat, Form::Chat)?;
         let is_process = |found: &Candidate| matches!(found.target, Target::Process(_));
         let Some(candidate) = found.into_iter().next().filter(is_process) else {
             return Ok(None);

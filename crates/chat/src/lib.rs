@@ -15,8 +15,9 @@
 //! | `upstream` | one attempt: connection and first byte; `runners::openai` parses |
 //! | `call` | running a call from admission to record |
 //! | `ending` | the history row of an ended call |
+//! | `native` | calls in other formats, which an upstream reads |
 //! | `relay`, `whole` | returning a streamed or a non-streamed answer |
-//! | `rerank` | the common form of rerank answers |
+//! | `rerank`, `messages` | the common form of rerank answers; answers in Anthropic's format |
 //! | `meter`, `content` | the usage of an answer, and the text that the history stores |
 //! | `part` | model calls of decisions and the agent |
 //! | `count` | the tokens of a prompt |
@@ -39,8 +40,10 @@ mod content;
 mod count;
 mod ending;
 mod error;
+mod messages;
 mod meter;
 mod models;
+mod native;
 mod part;
 mod relay;
 mod request;
@@ -56,5 +59,6 @@ pub use self::call::{Answer, Caller, Finished};
 pub use self::error::{Error, Failure, Said};
 pub use self::models::{CatalogModel, ModelCatalog, UpstreamList};
 pub use self::part::{Admission, BoundModel, Completion};
+pub use self::request::MessageHeaders;
 pub use self::service::{Chat, Dependencies, Options};
 pub use self::upstreams::{UpstreamKind, UpstreamOptions, UpstreamState};

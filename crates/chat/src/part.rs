@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use super::call::{Caller, End, place_at};
 use super::error::{Error, Failure};
 use super::meter::Meter;
+use super::request::Form;
 use super::route::{Candidate, Named, Target};
 use super::service::{Chat, Inner};
 use super::tokens::InFlight;
@@ -79,7 +80,7 @@ impl Chat {
     /// [`Error::Invalid`] if the model is not a chat model; [`Error::NoModel`].
     pub fn bind(&self, id: &str) -> Result<BoundModel, Error> {
         let inner = Arc::clone(&self.inner);
-        let candidates = inner.find(&Named::plain(id), Operation::Chat, false)?;
+        let candidates = inner.find(&Named::plain(id), Operation::Chat, Form::Chat)?;
         Ok(BoundModel { inner, candidates: Arc::new(candidates), name: id.to_owned() })
     }
 
@@ -252,7 +253,7 @@ impl BoundModel {
             return self.ask_one(local, question, write(local)?, false, lease).await;
         }
         let named = Named::plain(&self.name);
-        let found = self.inner.find(&named, Operation::Chat, false).map_err(|error| {
+        let found = self.inner.find(&named, Operation::Chat, Form::Chat).map_err(|error| {
             Failure::new(503, ErrorClass::ProviderUnavailable, error.to_string())
         })?;
         let mut attempts = Attempts::new(found);

@@ -15,7 +15,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::allowance::Allowance;
 use super::call::{Answer, Call, Came, End, Reply, keeps_content};
 use super::error::Failure;
-use super::meter::{Meter, Seen};
+use super::messages;
+use super::meter::{MessagePart, Meter, Seen};
+use super::request::Form;
 use super::route::Candidate;
 use super::upstream::{Limits, Opened, note, unopened};
 use super::whole::{too_many_bodies, with_cost, with_cost_of_response};
@@ -62,8 +64,9 @@ struct Relay {
     is_cut: bool,
     pieces: mpsc::Sender<Bytes>,
     wants_usage: bool,
-    /// Whether the stream has the format of OpenAI's Responses API.
-    is_response: bool,
+    form: Form,
+    /// The ID of the request, for errors in Anthropic's format.
+    request_id: String,
     /// The `model` of the events, if the server's own name must be replaced.
     shown: Option<String>,
     /// The event with the usage, held back until the call is recorded.
@@ -99,7 +102,8 @@ impl Call {
             is_cut: false,
             pieces: sender,
             wants_usage: self.request.wants_usage,
-            is_response: self.request.is_response,
+            form: self.request.form,
+            request_id: self.request.beside.request_id.clone(),
             shown: candidate.shown.clone(),
             usage: None,
             object: if self.request.operation == Operation::Completions {
@@ -253,7 +257,11 @@ impl Relay {
         if event.is_named("error") {
             return Err(End::Failed(shape::failure_in_error_event(data)));
         }
-        if self.is_response {
+        if self.form == Form::Messages {
+            self.take_message(event.raw, data, passed)?;
+            return self.check_allowance();
+        }
+        if self.form == Form::Responses {
             if self.meter.response_event(data).map_err(End::Failed)? {
                 self.usage = Some(data.clone());
                 self.is_done = true;
@@ -285,6 +293,26 @@ impl Relay {
             Seen::Failed(failure) => return Err(End::Failed(*failure)),
         }
         self.check_allowance()
+    }
+
+    /// Processes an event of Anthropic's Messages API.
+    fn take_message(
+        &mut self,
+        raw: Bytes,
+        data: &Bytes,
+        passed: &mut Vec<Bytes>,
+    ) -> Result<(), End> {
+        match self.meter.message_event(data).map_err(End::Failed)? {
+            MessagePart::Other => passed.push(raw),
+            MessagePart::Start => {
+                let shown = self.shown.as_deref();
+                let renamed = shown.and_then(|shown| messages::renamed(data, shown));
+                passed.push(renamed.unwrap_or(raw));
+            }
+            MessagePart::Usage => self.usage = Some(data.clone()),
+            MessagePart::Stop => self.is_done = true,
+        }
+        Ok(())
     }
 
     fn check_allowance(&mut self) -> Result<(), End> {
@@ -361,8 +389,14 @@ impl Relay {
     async fn finish(mut self, end: End, tokens: Tokens, cost: Usd) {
         let last = match end {
             End::Cancelled => return,
+            End::Failed(failure) if self.form == Form::Messages => {
+                messages::error_event(&failure, &self.request_id)
+            }
             End::Failed(failure) => error_event(&failure),
-            End::Done if self.is_response => {
+            End::Done if self.form == Form::Messages => {
+                messages::end(&self.usage.take().unwrap_or_default(), tokens, cost)
+            }
+            End::Done if self.form == Form::Responses => {
                 let last = self.usage.take().unwrap_or_default();
                 last_of_response(&last, tokens, cost).unwrap_or_else(|| event_of(&last))
             }

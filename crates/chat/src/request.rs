@@ -4,6 +4,7 @@
 //! named field is rejected, with the name of the field, before any model is called.
 
 use bytes::Bytes;
+use hyper::header::HeaderValue;
 use schemars::JsonSchema;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Map, Value};
@@ -21,14 +22,35 @@ use orrery_wire::request::{Mismatch, field_names, read};
 const INCLUDE_USAGE: &str = "include_usage";
 /// The path of OpenAI's Responses API under the `/v1` of a server.
 const RESPONSES: &str = "/responses";
+/// The path of Anthropic's Messages API under the `/v1` of a server.
+const MESSAGES: &str = "/messages";
+
+/// The format of a request and its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// OpenAI's, for the operation.
+    Chat,
+    /// That of OpenAI's Responses API, which only an upstream reads.
+    Responses,
+    /// That of Anthropic's Messages API, which only an upstream reads.
+    Messages,
+}
+
+/// The headers of a request in the format of Anthropic's Messages API.
+#[derive(Debug, Clone, Default)]
+pub struct MessageHeaders {
+    /// `anthropic-beta`
+    pub beta: Option<HeaderValue>,
+    /// The ID of the request, for errors.
+    pub request_id: String,
+}
 
 /// A valid request.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub operation: Operation,
-    /// Whether the request and its answer have the format of OpenAI's Responses API, which only the
-    /// upstream reads.
-    pub is_response: bool,
+    /// The format of the request and its answer.
+    pub form: Form,
     /// The model id, exactly as the client sent it.
     pub model: String,
     /// The ids to try after `model`, in order.
@@ -42,6 +64,8 @@ pub(crate) struct Request {
     pub bound: TokenBound,
     /// Whether the answers begin with their prompts.
     pub echoes: bool,
+    /// What a request in the format of Anthropic's Messages API has beside its body.
+    pub beside: MessageHeaders,
     fields: RawObject,
 }
 
@@ -81,7 +105,7 @@ impl Request {
         let missing = || InvalidRequest::field("model", "model must be the ID of a model");
         Ok(Self {
             operation: Operation::Chat,
-            is_response: true,
+            form: Form::Responses,
             model: model.ok_or_else(missing)?,
             models: Vec::new(),
             selector: None,
@@ -89,13 +113,33 @@ impl Request {
             wants_usage: true,
             bound: TokenBound::of_response(&fields),
             echoes: false,
+            beside: MessageHeaders::default(),
             fields,
         })
     }
 
+    /// Parses a request in the format of Anthropic's Messages API with these headers. The upstream
+    /// checks its fields.
+    ///
+    /// # Errors
+    /// [`InvalidRequest`], which names the field.
+    pub(crate) fn read_message(
+        body: &[u8],
+        beside: MessageHeaders,
+    ) -> Result<Self, InvalidRequest> {
+        let fields: RawObject =
+            serde_json::from_slice(body).map_err(|error| InvalidRequest::body(body, &error))?;
+        let bound = TokenBound::of(&fields);
+        Ok(Self { form: Form::Messages, bound, beside, ..Self::read_response(body)? })
+    }
+
     /// Returns the path under the `/v1` of the model's server.
     pub(crate) const fn path(&self) -> &'static str {
-        if self.is_response { RESPONSES } else { self.operation.path() }
+        match self.form {
+            Form::Chat => self.operation.path(),
+            Form::Responses => RESPONSES,
+            Form::Messages => MESSAGES,
+        }
     }
 
     fn of_chat(mut fields: RawObject) -> Result<Self, InvalidRequest> {
@@ -120,7 +164,7 @@ impl Request {
         remove_no_limit("max_completion_tokens", known.max_completion_tokens, &mut fields);
         Ok(Self {
             operation: Operation::Chat,
-            is_response: false,
+            form: Form::Chat,
             model: known.model,
             models,
             is_stream: known.writing.stream.unwrap_or(false),
@@ -128,6 +172,7 @@ impl Request {
             selector: known.writing.selector(),
             bound: TokenBound::of(&fields),
             echoes: false,
+            beside: MessageHeaders::default(),
             fields,
         })
     }
@@ -146,7 +191,7 @@ impl Request {
         }
         Ok(Self {
             operation: Operation::Completions,
-            is_response: false,
+            form: Form::Chat,
             model: known.model,
             models: Vec::new(),
             is_stream: known.writing.stream.unwrap_or(false),
@@ -154,6 +199,7 @@ impl Request {
             selector: known.writing.selector(),
             bound: TokenBound::of(&fields).for_prompts(prompts),
             echoes: known.echo.unwrap_or(false),
+            beside: MessageHeaders::default(),
             fields,
         })
     }
@@ -169,7 +215,7 @@ impl Request {
         let bound = TokenBound::of(&fields).for_prompts(count).without_answer();
         Ok(Self {
             operation: Operation::Rerank,
-            is_response: false,
+            form: Form::Chat,
             model: known.model,
             models: Vec::new(),
             selector: known.fallback_selector.filter(|name| !name.is_empty()),
@@ -178,6 +224,7 @@ impl Request {
             // The model reads the query with each document.
             bound: bound.repeating(known.query.len() as u64, count.saturating_sub(1)),
             echoes: false,
+            beside: MessageHeaders::default(),
             fields,
         })
     }
@@ -206,7 +253,7 @@ impl Request {
         fields.remove("fallback_selector");
         Ok(Self {
             operation: Operation::Embeddings,
-            is_response: false,
+            form: Form::Chat,
             model: known.model,
             models: Vec::new(),
             selector: known.fallback_selector.filter(|name| !name.is_empty()),
@@ -214,6 +261,7 @@ impl Request {
             wants_usage: false,
             bound: TokenBound::of(&fields).for_prompts(inputs).without_answer(),
             echoes: false,
+            beside: MessageHeaders::default(),
             fields,
         })
     }
@@ -253,7 +301,7 @@ impl Request {
         }
         if options == StreamOptions::Omitted {
             body.remove("stream_options");
-        } else if self.is_stream && !self.is_response {
+        } else if self.is_stream && self.form == Form::Chat {
             let mut own: RawObject = body.value("stream_options").unwrap_or_default();
             own.retain(|name| options == StreamOptions::AsSent || name == INCLUDE_USAGE);
             own.set(INCLUDE_USAGE, &true)?;

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use super::allowance::Allowance;
 use super::call::End;
 use super::error::Error;
-use super::request::Request;
+use super::request::{Form, Request};
 use super::service::Inner;
 use super::upstream::Limits;
 use super::upstreams::{Upstream, Use};
@@ -256,13 +256,13 @@ impl Inner {
     ) -> Result<Vec<Candidate>, Error> {
         let mut all = Vec::new();
         for named in ids {
-            let mut found = self.find(named, request.operation, request.is_response)?;
-            if request.is_response
+            let mut found = self.find(named, request.operation, request.form)?;
+            if request.form != Form::Chat
                 && let Some(local) = found.first().filter(|first| first.local.is_some())
             {
                 return Err(wrong_kind(&local.name, &[Operation::Chat], request.operation));
             }
-            if !request.is_response {
+            if request.form == Form::Chat {
                 self.add_fallbacks(organization, &mut found, request, named).await?;
             }
             all.extend(found);
@@ -273,7 +273,7 @@ impl Inner {
 
     /// Returns the ways to call the model with this id, at least one: the catalog model with this
     /// slug, or else the upstreams that serve it. A request for a catalog slug is never sent to an
-    /// upstream. With `is_response`, the request has the format of OpenAI's Responses API.
+    /// upstream.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a model that does not serve the operation; [`Error::Unserved`];
@@ -282,7 +282,7 @@ impl Inner {
         &self,
         named: &Named,
         operation: Operation,
-        is_response: bool,
+        form: Form,
     ) -> Result<Vec<Candidate>, Error> {
         let id = named.model();
         let Some(model) = self.catalog.get(id) else {
@@ -292,7 +292,7 @@ impl Inner {
                     file: unserved.file.file_name().unwrap_or_default().display().to_string(),
                 }),
                 None if id == self.options.agent_id => Err(is_agent(id)),
-                None => self.at_upstreams(named, operation, is_response),
+                None => self.at_upstreams(named, operation, form),
             };
         };
         let serves = |operation: &Operation| model.runner.server(*operation).is_some();
@@ -304,12 +304,13 @@ impl Inner {
         Ok(vec![local])
     }
 
-    /// Returns the upstreams that serve a model, with their keys, in the order to try them.
+    /// Returns the upstreams that serve a model and read requests in this format, with their keys, in
+    /// the order to try them.
     fn at_upstreams(
         &self,
         named: &Named,
         operation: Operation,
-        is_response: bool,
+        form: Form,
     ) -> Result<Vec<Candidate>, Error> {
         let id = named.model();
         let mut found: Vec<&Arc<Upstream>> = self.upstreams.matching(id).collect();
@@ -321,7 +322,7 @@ impl Inner {
             return Err(Error::NoModel { model, has_upstreams, hint, local });
         };
         let first = first.name().to_owned();
-        found.retain(|one| one.serves(operation) && (!is_response || one.options.has_responses));
+        found.retain(|one| one.serves(operation) && one.reads(form));
         if found.is_empty() {
             let message = format!(
                 "the upstream '{first}' of the model '{id}' supports chat completions, not {}",

@@ -9,14 +9,16 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
+use hyper::header::{
+    ACCEPT, ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
+};
 use hyper::{Request, Response};
 use tokio::time::{Instant, timeout_at};
 
 use super::error::Failure;
 use super::route::Target;
 use super::service::Inner;
-use super::upstreams::Translation;
+use super::upstreams::{ANTHROPIC_VERSION, Translation};
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::trace;
 use orrery_http::places::Arriving;
@@ -80,6 +82,43 @@ pub(crate) trait Content: Send + Sync {
     /// Returns the whole body, if it is in memory.
     fn whole(&self) -> Option<Bytes> {
         None
+    }
+
+    /// Whether the body has the format of Anthropic's Messages API.
+    fn is_message(&self) -> bool {
+        false
+    }
+
+    /// Adds headers of the request.
+    fn add_headers(&self, _headers: &mut HeaderMap) {}
+}
+
+/// A request in the format of Anthropic's Messages API.
+pub(crate) struct NativeMessage {
+    pub body: Bytes,
+    /// The header `anthropic-beta`.
+    pub beta: Option<HeaderValue>,
+}
+
+impl Content for NativeMessage {
+    fn size(&self) -> u64 {
+        self.body.size()
+    }
+
+    fn body(&self) -> http::Body {
+        self.body.body()
+    }
+
+    fn is_message(&self) -> bool {
+        true
+    }
+
+    fn add_headers(&self, headers: &mut HeaderMap) {
+        let version = HeaderValue::from_static(ANTHROPIC_VERSION);
+        headers.insert(HeaderName::from_static("anthropic-version"), version);
+        if let Some(beta) = &self.beta {
+            headers.insert(HeaderName::from_static("anthropic-beta"), beta.clone());
+        }
     }
 }
 
@@ -185,7 +224,7 @@ impl Inner {
         limits: Limits,
     ) -> Result<Responded, Failure> {
         let translated = match target {
-            Target::Upstream(used) if used.is_anthropic() => {
+            Target::Upstream(used) if used.is_anthropic() && !asked.content.is_message() => {
                 let created = self.clock.now().unix_seconds();
                 Some(Translation::begin(name, asked.content, created).await?)
             }
@@ -274,6 +313,7 @@ fn request(
         .header(ACCEPT, accept)
         .header(ACCEPT_ENCODING, "identity");
     if let Some(headers) = request.headers_mut() {
+        content.add_headers(headers);
         target.add_headers(headers);
     }
     let leaves = !matches!(target, Target::Process(_));

@@ -9,6 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use super::call::{Answer, Begun, Call, Came, End, Reply, keeps_content};
 use super::error::{Error, Failure};
 use super::meter::Meter;
+use super::request::Form;
 use super::rerank;
 use super::route::Candidate;
 use super::upstream::{Opened, note};
@@ -58,7 +59,9 @@ impl Call {
         }
         let operation = self.request.operation;
         let parsed = match read {
-            Ok(text) if self.request.is_response => parse_response(name, text, is_stream).await,
+            Ok(text) if self.request.form != Form::Chat => {
+                parse_native(self.request.form, name, text, is_stream).await
+            }
             Ok(text) => parse_aside(operation, name, text, is_stream).await,
             Err(failure) => Err(failure),
         };
@@ -93,12 +96,12 @@ impl Call {
         let mut meter =
             Meter::new(self.prompt_tokens(&candidate), keeps_content(&self.inner, operation));
         let bytes = text.len();
-        let is_response = self.request.is_response;
+        let form = self.request.form;
         let measure = move || {
-            if is_response {
-                meter.response(&answer);
-            } else {
-                meter.whole(operation, &answer, &text);
+            match form {
+                Form::Chat => meter.whole(operation, &answer, &text),
+                Form::Responses => meter.response(&answer),
+                Form::Messages => meter.message(&answer),
             }
             (meter, answer)
         };
@@ -120,9 +123,9 @@ impl Call {
             Some(shown) => answer.set("model", shown),
             None => Ok(()),
         };
-        let body = body.and_then(|()| match is_response {
-            true => with_cost_of_response(&mut answer, came.tokens, came.cost),
-            false => with_cost(&mut answer, came.tokens, came.cost),
+        let body = body.and_then(|()| match form {
+            Form::Responses => with_cost_of_response(&mut answer, came.tokens, came.cost),
+            Form::Chat | Form::Messages => with_cost(&mut answer, came.tokens, came.cost),
         });
         let came = Came { first_byte: Some(first_byte), content: meter.take_content(), ..came };
         candidate.count(&End::Done, came.cost, self.inner.clock.now());
@@ -223,8 +226,14 @@ async fn parse_aside(
     answers::parse_aside(bytes, parse).await.unwrap_or(Err(unparsed))
 }
 
-/// Parses a complete response of OpenAI's Responses API.
-async fn parse_response(name: &str, text: Bytes, is_stream: bool) -> Result<Parsed, Failure> {
+/// Parses a complete answer of OpenAI's Responses API, or of Anthropic's Messages API.
+async fn parse_native(
+    form: Form,
+    name: &str,
+    text: Bytes,
+    is_stream: bool,
+) -> Result<Parsed, Failure> {
+    let field = if form == Form::Messages { "content" } else { "output" };
     if is_stream {
         return Err(misunderstood(name, "its answer is not a stream"));
     }
@@ -235,9 +244,9 @@ async fn parse_response(name: &str, text: Bytes, is_stream: bool) -> Result<Pars
         let checked = content::check_values(&text);
         checked.map_err(|error| broken(&name, &format!("its answer cannot be read: {error}")))?;
         let answer = answer::parse(None, &name, &text)?;
-        match answer.get("output") {
+        match answer.get(field) {
             Some(_) => Ok(Parsed::Whole(answer, text)),
-            None => Err(misunderstood(&name, "its answer has no output")),
+            None => Err(misunderstood(&name, &format!("its answer has no {field}"))),
         }
     };
     answers::parse_aside(bytes, parse).await.unwrap_or(Err(unparsed))

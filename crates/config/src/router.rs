@@ -65,12 +65,13 @@ pub struct ModelPrice {
     pub per_image: Option<f64>,
 }
 
-/// How requests in the format of OpenAI's Responses API reach the upstream.
+/// How requests in the format of OpenAI's Responses API, or of Anthropic's Messages API, reach an
+/// upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Responses {
     /// As chat completions.
     Translate,
-    /// As they are, for an upstream that has the Responses API.
+    /// As they are, for an upstream that has the same API.
     Native,
 }
 
@@ -91,10 +92,7 @@ impl Responses {
 /// Reads the section. A secret's path is resolved against `folder`.
 pub(super) fn router(section: &mut Section<'_>, folder: &Path) -> Router {
     let time = || duration(MILLISECOND..=HOUR);
-    let first_byte_timeout = section.get("first_byte_timeout", SILENCE, time());
-    let idle_timeout = section.get("idle_timeout", SILENCE, time());
-    let times = Times { idle: idle_timeout, first_byte: first_byte_timeout };
-    let unnamed = unnamed(section, folder, times);
+    let unnamed = unnamed(section, folder);
     let named = section.get("upstreams", Vec::new(), list(|it| upstreams::upstream(it, folder)));
     if named.len() > UPSTREAMS_MAX {
         let message = format!("`router.upstreams` must have at most {UPSTREAMS_MAX} items");
@@ -109,26 +107,33 @@ pub(super) fn router(section: &mut Section<'_>, folder: &Path) -> Router {
             section.error("upstreams", message);
         }
     }
-    let named = named.into_iter().map(|upstream| upstreams::with_times(upstream, times));
     let prices = section.get("prices", Vec::new(), list(price));
     if let Some(model) = upstreams::twice(&prices) {
         section.error("prices", format!("`router.prices`: {model:?} is listed twice"));
     }
+    let platform_fee = section.get("platform_fee", 0.0, number(0.0..=FEE_MAX));
+    let aliases = section.get("aliases", Vec::new(), map(alias));
+    let keep_content = section.get("keep_content", false, flag);
+    let connect_timeout = section.get("connect_timeout", 5 * SECOND, time());
+    let first_byte_timeout = section.get("first_byte_timeout", SILENCE, time());
+    let idle_timeout = section.get("idle_timeout", SILENCE, time());
+    let times = Times { idle: idle_timeout, first_byte: first_byte_timeout };
+    let upstreams = named.into_iter().chain(unnamed);
     Router {
-        upstreams: named.chain(unnamed).collect(),
-        platform_fee: section.get("platform_fee", 0.0, number(0.0..=FEE_MAX)),
+        upstreams: upstreams.map(|one| upstreams::with_times(one, times)).collect(),
+        platform_fee,
         prices,
-        aliases: section.get("aliases", Vec::new(), map(alias)),
-        keep_content: section.get("keep_content", false, flag),
-        connect_timeout: section.get("connect_timeout", 5 * SECOND, time()),
+        aliases,
+        keep_content,
+        connect_timeout,
         first_byte_timeout,
         idle_timeout,
         catalog_ttl: section.get("catalog_ttl", 300 * SECOND, duration(SECOND..=DAY)),
     }
 }
 
-/// Reads the keys of the upstream without a name.
-fn unnamed(section: &mut Section<'_>, folder: &Path, times: Times) -> Option<Upstream> {
+/// Reads the keys of the upstream without a name, except for its times.
+fn unnamed(section: &mut Section<'_>, folder: &Path) -> Option<Upstream> {
     let url = section.optional("upstream_url", |value| api_url(value, web_address(value)?));
     let key = section.optional("upstream_key", |value| key(value, folder));
     if section.span("upstream_key").is_some() && section.span("upstream_url").is_none() {
@@ -142,17 +147,7 @@ fn unnamed(section: &mut Section<'_>, folder: &Path, times: Times) -> Option<Ups
         section.error("responses", message.to_owned());
     }
     let keys = key.into_iter().collect();
-    url.map(|url| {
-        let (idle_timeout, first_byte_timeout) = (times.idle, times.first_byte);
-        Upstream {
-            keys,
-            responses,
-            priority: LAST,
-            idle_timeout,
-            first_byte_timeout,
-            ..Upstream::of(url)
-        }
-    })
+    url.map(|url| Upstream { keys, responses, priority: LAST, ..Upstream::untimed(url) })
 }
 
 /// Reads an alias: an ID with at most one `*`, and the ID of a model.

@@ -437,7 +437,7 @@ fn config_upstreams_that_are_faulty_name_the_fault() {
         (", prefix = 'a*'", "without `*`"),
         (", weight = 0", "a whole number from 1 to 1000, found 0"),
         (", priority = -1", "a whole number from 0 to 1000"),
-        (", timeout = '0s'", "from 1ms to 1day"),
+        (", timeout = '0s'", "from 1ms to 1d"),
         (", stream_options = 'maybe'", "\"auto\""),
         (", api_version = '2024'", "`api_version` applies only to the kind \"azure\""),
         (", kind = 'azure'", "`api_version` is missing"),

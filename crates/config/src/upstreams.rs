@@ -36,8 +36,8 @@ pub(super) const SILENCE: Duration = Duration::from_secs(600);
 const FORM: &str = "a table such as { name = \"openai\", url = \"https://api.openai.com/v1\", \
                     models = [\"gpt-*\"] }";
 const KEYS: &str = "name, kind, url, api_version, key, keys, headers, models, prefix, weight, \
-                    priority, timeout, idle_timeout, first_byte_timeout, stream_options, responses \
-                    and prices";
+                    priority, timeout, idle_timeout, first_byte_timeout, stream_options, responses, \
+                    messages and prices";
 
 /// A server for models that are not in the catalog.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,7 +66,10 @@ pub struct Upstream {
     /// Time limit for the first byte of an answer.
     pub first_byte_timeout: Duration,
     pub stream_options: StreamOptions,
+    /// Whether the upstream has OpenAI's Responses API.
     pub responses: Responses,
+    /// Whether the upstream has Anthropic's Messages API.
+    pub messages: Responses,
     /// Prices of its models, at most one per model.
     pub prices: Vec<ModelPrice>,
 }
@@ -90,8 +93,15 @@ impl Upstream {
             first_byte_timeout: SILENCE,
             stream_options: StreamOptions::Auto,
             responses: Responses::Translate,
+            messages: Responses::Translate,
             prices: Vec::new(),
         }
+    }
+
+    /// Returns an upstream whose times are zero, until [`with_times`] sets them.
+    pub(super) fn untimed(url: String) -> Self {
+        let zero = Duration::ZERO;
+        Self { idle_timeout: zero, first_byte_timeout: zero, ..Self::of(url) }
     }
 
     /// Returns the name of the setting that defines the upstream, for messages.
@@ -169,16 +179,11 @@ pub(super) struct Times {
 /// Reads a table of the list. Its times without a value are zero, until [`with_times`] sets them.
 pub(super) fn upstream(value: &Value<'_>, folder: &Path) -> Parsed<Upstream> {
     let table = value.get_ref().as_table().ok_or_else(|| wrong_type(value, FORM, schema()))?;
-    let mut read = Upstream {
-        idle_timeout: Duration::ZERO,
-        first_byte_timeout: Duration::ZERO,
-        ..Upstream::of(String::new())
-    };
+    let mut read = Upstream::untimed(String::new());
     let time = duration(MILLISECOND..=HOUR);
     let mut kind = Kind::OpenAi;
     let mut version = None;
-    let mut keys = None;
-    let mut url = None;
+    let (mut keys, mut url, mut messages) = (None, None, None);
     for (name, value) in table {
         match name.get_ref().as_ref() {
             "name" => read.name = self::name(value)?,
@@ -204,6 +209,7 @@ pub(super) fn upstream(value: &Value<'_>, folder: &Path) -> Parsed<Upstream> {
             "responses" => {
                 read.responses = one_of(&Responses::ALL, Responses::as_str)(value)?;
             }
+            "messages" => messages = Some(one_of(&Responses::ALL, Responses::as_str)(value)?),
             "prices" => read.prices = prices(value)?,
             other => {
                 let message = format!("unknown key `{other}`; the keys here are {KEYS}");
@@ -216,7 +222,6 @@ pub(super) fn upstream(value: &Value<'_>, folder: &Path) -> Parsed<Upstream> {
         return Err(missing("name"));
     }
     let (place, url) = url.ok_or_else(|| missing("url"))?;
-    read.url = base_url(place, url, kind)?;
     read.kind = match (kind, version) {
         (Kind::OpenAi, None) => UpstreamKind::OpenAi,
         (Kind::Anthropic, None) => UpstreamKind::Anthropic,
@@ -228,7 +233,12 @@ pub(super) fn upstream(value: &Value<'_>, folder: &Path) -> Parsed<Upstream> {
         }
     };
     read.keys = keys.unwrap_or_default();
+    read.messages = messages.unwrap_or(match kind {
+        Kind::Anthropic => Responses::Native,
+        Kind::OpenAi | Kind::Azure => Responses::Translate,
+    });
     check(value, kind, &read)?;
+    read.url = base_url(place, url, kind)?;
     Ok(read)
 }
 
@@ -238,6 +248,12 @@ fn check(value: &Value<'_>, kind: Kind, read: &Upstream) -> Result<(), Vec<Probl
     if kind != Kind::OpenAi && read.responses == Responses::Native {
         let message =
             format!("the upstream {of:?}: `responses = \"native\"` needs the kind \"openai\"");
+        return Err(problem(value, message));
+    }
+    if kind == Kind::Azure && read.messages == Responses::Native {
+        let message = format!(
+            "the upstream {of:?}: `messages = \"native\"` does not work with the kind \"azure\""
+        );
         return Err(problem(value, message));
     }
     let is_exact = |model: &String| !model.contains('*');
@@ -279,6 +295,7 @@ fn schema() -> serde_json::Value {
             "timeout": time, "idle_timeout": time, "first_byte_timeout": time,
             "stream_options": {"enum": StreamOptions::ALL.map(StreamOptions::as_str)},
             "responses": {"enum": Responses::ALL.map(Responses::as_str)},
+            "messages": {"enum": Responses::ALL.map(Responses::as_str)},
             "prices": {"type": "array"},
         },
         "required": ["name", "url"],

@@ -152,7 +152,7 @@ impl Chat {
         let request = Request::read(operation, input).await?;
         let Caller { organization, key, .. } = caller;
         let named = inner.named(&request.model).await;
-        let candidates = inner.find(&named, operation, false)?;
+        let candidates = inner.find(&named, operation, super::request::Form::Chat)?;
         inner.check_model(key, &request.model, named.model())?;
         let has_tokens = candidates.iter().any(|one| one.price.rates().has_tokens());
         let tokens = if has_tokens { request.tokens.total() } else { 0 };

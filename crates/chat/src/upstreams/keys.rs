@@ -78,7 +78,8 @@ impl Keys {
 
     /// Lets a key rest if the failure is about the key. Returns the outcome for metrics.
     pub(super) fn note(&self, key: usize, failure: &Failure, now: Timestamp) -> &'static str {
-        if !is_of_key(failure) {
+        // With 403, servers also refuse what a caller has sent.
+        if !is_of_key(failure) || failure.status == 403 {
             return "failed";
         }
         let (pause, outcome) = if failure.class == ErrorClass::ProviderAuth {
@@ -151,7 +152,9 @@ mod tests {
         assert_eq!((keys.note(0, &broken, now), keys.resting()), ("failed", 0));
         let rejected = Failure::new(502, ErrorClass::ProviderAuth, "no");
         assert_eq!((keys.note(0, &rejected, now), keys.resting()), ("rejected", 1));
+        let forbidden = Failure::new(403, ErrorClass::ProviderAuth, "no");
         tokio::time::advance(PAUSE_REJECTED).await;
+        assert_eq!((keys.note(0, &forbidden, now), keys.resting()), ("failed", 0));
         keys.note(0, &limited(Some(("retry-after", "999999"))), now);
         tokio::time::advance(PAUSE_MAX).await;
         assert_eq!(keys.resting(), 0, "at most an hour");

@@ -31,6 +31,7 @@ use self::keys::Keys;
 pub(crate) use self::translation::Translation;
 use super::error::Failure;
 use super::models::{UpstreamList, UpstreamModels};
+use super::request::Form;
 use orrery_domain::chat::Operation;
 use orrery_domain::model::Pricing;
 use orrery_domain::money::Usd;
@@ -48,7 +49,7 @@ const TURN: u64 = 1 << 20;
 /// The name of the upstream without a name, for operators.
 const UNNAMED: &str = "default";
 /// The version of Anthropic's API.
-const ANTHROPIC_VERSION: &str = "2023-06-01";
+pub(crate) const ANTHROPIC_VERSION: &str = "2023-06-01";
 /// The characters of a model's name that are encoded in a path.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
@@ -79,6 +80,8 @@ pub struct UpstreamOptions {
     pub stream_options: Option<StreamOptions>,
     /// Whether the server has OpenAI's Responses API, to which requests in its format pass.
     pub has_responses: bool,
+    /// Whether the server has Anthropic's Messages API, to which requests in its format pass.
+    pub has_messages: bool,
     /// Prices of its models, indexed by ID without the prefix.
     pub prices: HashMap<String, Pricing>,
 }
@@ -235,8 +238,19 @@ impl Upstream {
         self.options.models.iter().map(String::as_str).filter(|model| !model.contains('*'))
     }
 
+    /// Returns whether the upstream has the operation. An upstream with Anthropic's API has only
+    /// chat.
     pub(crate) fn serves(&self, operation: Operation) -> bool {
         self.options.kind != UpstreamKind::Anthropic || operation == Operation::Chat
+    }
+
+    /// Returns whether the upstream reads requests in this format.
+    pub(crate) const fn reads(&self, form: Form) -> bool {
+        match form {
+            Form::Chat => true,
+            Form::Responses => self.options.has_responses,
+            Form::Messages => self.options.has_messages,
+        }
     }
 
     /// Adds the key and the headers of the configuration, which take precedence.
@@ -393,6 +407,7 @@ mod tests {
             first_byte_timeout: minute,
             stream_options: None,
             has_responses: false,
+            has_messages: false,
             prices: HashMap::new(),
         }
     }

@@ -95,10 +95,13 @@ fn text(part: &Part) -> Option<&str> {
 fn messages(messages: &[Message]) -> Value {
     let mut written: Vec<(Role, Vec<Value>)> = Vec::new();
     for message in messages.iter().filter(|message| message.role != Role::System) {
-        let blocks = message.parts.iter().filter_map(block);
+        let blocks: Vec<Value> = message.parts.iter().filter_map(block).collect();
+        if blocks.is_empty() {
+            continue;
+        }
         match written.last_mut().filter(|(role, _)| *role == message.role) {
             Some((_, earlier)) => earlier.extend(blocks),
-            None => written.push((message.role, blocks.collect())),
+            None => written.push((message.role, blocks)),
         }
     }
     let last = written.len();
@@ -112,8 +115,7 @@ fn messages(messages: &[Message]) -> Value {
         }
         json!({"role": role, "content": blocks})
     };
-    let written = written.into_iter().filter(|(_, blocks)| !blocks.is_empty());
-    Value::Array(written.enumerate().map(with_role).collect())
+    Value::Array(written.into_iter().enumerate().map(with_role).collect())
 }
 
 fn block(part: &Part) -> Option<Value> {
@@ -166,8 +168,8 @@ fn choice(request: &Request) -> Option<Value> {
         None if is_single => json!({"type": "auto"}),
         None => return None,
     };
-    if let (true, Some(fields)) = (is_single, choice.as_object_mut()) {
-        fields.insert("disable_parallel_tool_use".to_owned(), true.into());
+    if let (Some(parallel), Some(fields)) = (request.parallel_calls, choice.as_object_mut()) {
+        fields.insert("disable_parallel_tool_use".to_owned(), (!parallel).into());
     }
     Some(choice)
 }

@@ -18,13 +18,15 @@ use crate::{
 fn essence(request: &Request) -> Value {
     let mut turns: Vec<(Role, Vec<Value>)> = Vec::new();
     for message in &request.messages {
-        let parts = message.parts.iter().filter_map(shown);
+        let parts: Vec<Value> = message.parts.iter().filter_map(shown).collect();
+        if parts.is_empty() {
+            continue;
+        }
         match turns.last_mut().filter(|(role, _)| *role == message.role) {
             Some((_, earlier)) => earlier.extend(parts),
-            None => turns.push((message.role, parts.collect())),
+            None => turns.push((message.role, parts)),
         }
     }
-    turns.retain(|(_, parts)| !parts.is_empty());
     let turns: Vec<Value> =
         turns.into_iter().map(|(role, parts)| json!([format!("{role:?}"), parts])).collect();
     let tools = request.tools.iter().map(|tool| {
