@@ -110,6 +110,8 @@ mod tree_screens;
 mod unknown;
 mod upkeep_screens;
 mod uploads;
+mod upstream_kinds;
+mod upstreams;
 mod usage;
 mod usage_screens;
 mod values;

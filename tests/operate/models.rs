@@ -60,6 +60,26 @@ fn manifest_of_builtin_keeps_its_concurrency() {
     assert_eq!(concurrency("few"), 3);
 }
 
+#[test]
+fn model_list_shows_the_upstreams() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = "[[router.upstreams]]\nname = 'spare'\nurl = 'http://127.0.0.1:9/v1'\n\
+                 keys = ['sk-one', 'sk-two']\npriority = 3\nmodels = ['a']\n";
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), table);
+    let _service = setup.start();
+    let (is_good, table, notes) = setup.try_run(&["model", "list"]);
+    assert!(is_good && table.contains("UPSTREAM"), "{table}");
+    let row = table.lines().find(|line| line.starts_with("spare")).unwrap();
+    let cells: Vec<&str> = row.split_whitespace().collect();
+    let found = ["spare", "openai", "127.0.0.1:9/v1", "used", "2", "3", "1", "0", "0", "0"];
+    assert_eq!(cells[..10], found);
+    assert!(notes.contains("the upstream spare does not list its models"), "{notes}");
+    assert!(!table.contains("sk-") && !notes.contains("sk-"), "{table} {notes}");
+    let listed: serde_json::Value =
+        serde_json::from_str(&setup.run(&["model", "list", "--json"])).unwrap();
+    assert_eq!(listed["upstreams"][0]["spend"], 0.0);
+}
+
 /// Returns the manifest of a worker.
 fn program(slug: &str, command: &[&str], timeout: &str) -> String {
     format!(

@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use super::doc::{Doc, ResponseDoc};
 use super::{Context, keys, limits};
 use orrery_catalog::{self as catalog, Catalog};
+use orrery_chat::UpstreamState;
 use orrery_domain::account::{Organization, box_owner};
 use orrery_domain::ids::KeyId;
 use orrery_domain::key_policy::KeyPolicy;
@@ -26,7 +27,7 @@ use orrery_wire::key_policy::KeyPolicyChange;
 use orrery_wire::member::{ModelLoad, ModelLoads};
 use orrery_wire::operator::{
     Endpoint, Key, Keys, ListedKey, LocalModel, Model, ModelTest, ModelTestEvent, Models, NewKey,
-    Organizations,
+    Organizations, Upstream,
 };
 
 /// Maximum number of test events that are buffered for the client.
@@ -230,7 +231,27 @@ pub(crate) async fn list_models(context: Context) -> Result<Response, crate::Err
         }
     };
     let models = models.iter().map(describe).collect();
-    Ok(response::json(StatusCode::OK, &Models { models }))
+    let upstreams = services.chat.upstreams().await.into_iter().map(upstream).collect();
+    Ok(response::json(StatusCode::OK, &Models { models, upstreams }))
+}
+
+fn upstream(state: UpstreamState) -> Upstream {
+    Upstream {
+        name: state.name,
+        kind: state.kind.to_owned(),
+        url: state.url,
+        state: state.word.to_owned(),
+        reason: state.reason,
+        list_error: state.list.error,
+        priority: state.priority,
+        weight: state.weight,
+        in_flight: state.in_flight,
+        keys: state.keys,
+        resting_keys: state.resting_keys,
+        answered: state.answered,
+        failed: state.failed,
+        spend: state.spend.dollars(),
+    }
 }
 
 pub(crate) const LIST_LOADS: Doc = Doc {

@@ -42,7 +42,7 @@ pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Erro
     let services = &context.services;
     let organization =
         services.accounts.organization_or_default(new.organization.as_deref()).await?;
-    let schema_of = |slug: &str| schema_of(services, slug);
+    let schema_of = |slug: &str| schema_of(services, &new.model, slug);
     let entries = new.entries.into_iter().map(Entry::from).collect();
     let made = services
         .chains
@@ -60,7 +60,7 @@ pub(crate) async fn change(mut context: Context) -> Result<Response, crate::Erro
     let services = &context.services;
     let organization =
         services.accounts.organization_or_default(changed.organization.as_deref()).await?;
-    let schema_of = |slug: &str| schema_of(services, slug);
+    let schema_of = |slug: &str| schema_of(services, &changed.model, slug);
     let entries = changed.entries.map(|all| all.into_iter().map(Entry::from).collect());
     let change = Change { entries, enabled: changed.enabled };
     let chain = services
@@ -131,7 +131,7 @@ pub(crate) const CREATE_OWN: Doc = Doc {
 pub(crate) async fn create_own(mut context: Context) -> Result<Response, crate::Error> {
     let chain::NewChain { model, name, entries } = context.request.json().await?;
     let services = &context.services;
-    let schema_of = |slug: &str| schema_of(services, slug);
+    let schema_of = |slug: &str| schema_of(services, &model, slug);
     let entries = entries.into_iter().map(Entry::from).collect();
     let chains = services.chains.by(context.actor());
     let made = chains.create(context.organization()?, &model, &name, entries, &schema_of).await?;
@@ -157,7 +157,7 @@ pub(crate) const CHANGE_OWN: Doc = Doc {
 pub(crate) async fn change_own(mut context: Context) -> Result<Response, crate::Error> {
     let chain::ChainChange { model, name, entries, enabled } = context.request.json().await?;
     let services = &context.services;
-    let schema_of = |slug: &str| schema_of(services, slug);
+    let schema_of = |slug: &str| schema_of(services, &model, slug);
     let entries = entries.map(|entries| entries.into_iter().map(Entry::from).collect());
     let change = Change { entries, enabled };
     let chains = services.chains.by(context.actor());
@@ -186,8 +186,13 @@ pub(crate) async fn delete_own(context: Context) -> Result<Response, crate::Erro
     Ok(response::empty(StatusCode::NO_CONTENT))
 }
 
-/// Returns the request schema of a model, or an error message if the model does not exist.
-pub(crate) fn schema_of(services: &Services, slug: &str) -> Result<Value, String> {
+/// Returns the request schema of a model, or an error message if the model does not exist. A chain
+/// may begin at the id of an upstream's model, whose requests the router knows; its entries are
+/// catalog models.
+pub(crate) fn schema_of(services: &Services, primary: &str, slug: &str) -> Result<Value, String> {
+    if slug == primary && services.chat.is_at_upstream(slug) {
+        return Ok(Value::Object(serde_json::Map::new()));
+    }
     let model = services.catalog.get(slug).ok_or_else(|| services.catalog.missing(slug))?;
     Ok(model.schema.text().clone())
 }

@@ -72,6 +72,7 @@ pub async fn findings(services: &Services) -> Result<Vec<Finding>, crate::Error>
     found.extend(work(services, now).await?);
     found.push(webhooks(services));
     found.push(models(services));
+    found.extend(upstreams(services));
     let organizations = services.accounts.organizations().await?.len();
     found.push(match services.egress.warning(organizations) {
         Some(warning) => Finding::warning("egress", warning)
@@ -196,6 +197,21 @@ fn webhooks(services: &Services) -> Finding {
         )
         .mended_by("orrery webhooks list --status pending"),
     }
+}
+
+/// Names the upstreams of the chat router that do not answer; `None` if all answer.
+fn upstreams(services: &Services) -> Option<Finding> {
+    let states = services.chat.upstream_states();
+    let silent: Vec<&str> =
+        states.iter().filter(|one| !one.is_used).map(|one| one.name.as_str()).collect();
+    if silent.is_empty() {
+        return None;
+    }
+    let named = silent.iter().copied().take(NAMED_MAX).collect::<Vec<&str>>().join(", ");
+    let verb = if silent.len() == 1 { "does" } else { "do" };
+    let detail =
+        format!("{} of {} upstreams {verb} not answer: {named}", silent.len(), states.len());
+    Some(Finding::warning("upstream", detail).mended_by("orrery model list"))
 }
 
 fn models(services: &Services) -> Finding {

@@ -2,18 +2,21 @@
 //! and the list of models in their format. A message is converted to a chat completion, so routing,
 //! prices, fallback chains and the history work as in `chat`.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use hyper::StatusCode;
 use orrery_dialects::messages::{StreamWriter, read, read_prompt, shows_thinking, write_answer};
+use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::chat::{self, EXECUTION};
 use super::completion::{self, Came, Incoming, Keeps, execution_of};
 use super::doc::{Doc, ErrorForm, RequestDoc, ResponseDoc};
 use super::{Context, Services};
+use orrery_chat::{Answer as RouterAnswer, MessageHeaders};
 use orrery_domain::chat::Operation;
 use orrery_domain::raw_object::RawObject;
 use orrery_domain::time::Timestamp;
@@ -36,8 +39,8 @@ pub(crate) const CREATE: Doc = Doc {
     )),
     description: "Answers a conversation in Anthropic's format with any model that can be called \
                   by chat completions: a local chat model, the agent, an alias, or a model of the \
-                  upstream. The request is translated to a chat completion, and its answer back. \
-                  Content that a chat completion cannot express, such as PDF documents and tools \
+                  upstream. The request is translated to a chat completion, and its answer back, \
+                  unless the upstream has the same API: then both pass as they are. Content that a chat completion cannot express, such as PDF documents and tools \
                   that run on Anthropic's servers, returns 400. The cost is in `usage.cost`. \
                   Errors have Anthropic's format.",
     ..Doc::new("messages", "create_message", "Create a message")
@@ -46,6 +49,9 @@ pub(crate) const CREATE: Doc = Doc {
 /// `POST /v1/messages`
 pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Error> {
     let given = context.request.body().await?;
+    if passes(&context.services, &given).await {
+        return pass(&context, given).await;
+    }
     let request: CreateRequest = http_request::parse(&given)?;
     let shows_thinking = shows_thinking(&request);
     let request = read(request);
@@ -70,6 +76,41 @@ pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Erro
         return Ok(translation.stream(answer, estimate, lease));
     }
     translation.whole(answer).await
+}
+
+/// Returns whether a request passes to the upstream of its model as it is.
+async fn passes(services: &Services, given: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Named<'a> {
+        #[serde(borrow)]
+        model: Cow<'a, str>,
+    }
+    match serde_json::from_slice::<Named<'_>>(given) {
+        Ok(named) => services.chat.passes_messages(&named.model).await,
+        Err(_) => false,
+    }
+}
+
+/// Passes a request to the upstream of its model, with what the client's header enables.
+async fn pass(context: &Context, body: Bytes) -> Result<Response, crate::Error> {
+    let caller = chat::caller_of(context)?;
+    let services = &context.services;
+    let lease = services.bodies.lease(&context.request.peer);
+    let beta = context.request.headers.get("anthropic-beta").cloned();
+    let headers = MessageHeaders { beta, request_id: context.request.request_id.clone() };
+    let asked = |id| context.origin(id);
+    Ok(match services.chat.message(caller, body, headers, lease, asked).await? {
+        RouterAnswer::Whole { execution, body } => {
+            chat::identified(execution, response::json_text(StatusCode::OK, body))
+        }
+        RouterAnswer::Stream { execution, pieces } => {
+            let pieces = stream::unfold(pieces, |mut pieces| async move {
+                let piece: Bytes = pieces.recv().await?;
+                Some((piece, pieces))
+            });
+            chat::identified(execution, sse::stream(pieces))
+        }
+    })
 }
 
 pub(crate) const COUNT_TOKENS: Doc = Doc {

@@ -195,7 +195,7 @@ pub(crate) async fn put_chain(mut context: Context) -> Result<Response, crate::E
     let entries: Vec<Entry> = entries.into_iter().map(Entry::from).collect();
     let enabled = enabled.unwrap_or(true);
     let stored = services.chains.by(context.actor());
-    let schema_of = |slug: &str| chains::schema_of(services, slug);
+    let schema_of = |slug: &str| chains::schema_of(services, &model, slug);
     let listed = stored.list(organization).await?;
     let found = listed.into_iter().find(|chain| chain.model == model && chain.name == name);
     let (chain, status) = match found {

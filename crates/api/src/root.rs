@@ -138,6 +138,15 @@ pub(crate) async fn metrics(context: Context) -> Result<Response, crate::Error> 
             metrics::gauge!("orrery_endpoint_in_flight", &labels).set(endpoint.in_flight as f64);
         }
     }
+    for upstream in services.chat.upstream_states() {
+        let used = f64::from(u8::from(upstream.is_used));
+        let name = upstream.name;
+        metrics::gauge!("orrery_upstream_used", "upstream" => name.clone()).set(used);
+        metrics::gauge!("orrery_upstream_in_flight", "upstream" => name.clone())
+            .set(upstream.in_flight as f64);
+        metrics::gauge!("orrery_upstream_spend_dollars", "upstream" => name)
+            .set(upstream.spend.dollars());
+    }
     let text = services.metrics.render() + &telemetry::process_metrics();
     Ok(response::text(StatusCode::OK, text))
 }

@@ -113,7 +113,7 @@ fn on_copy(config: &Config, data: PathBuf) -> Config {
     copy.hosts.one_port.clear();
     copy.hosts.ollama.listen.clear();
     copy.metrics.listen.clear();
-    copy.router.upstream_url = None;
+    copy.router.upstreams.clear();
     copy.telemetry.otlp_endpoint = None;
     copy.alerts.url = None;
     copy.agent.mcp_servers.clear();
@@ -202,11 +202,12 @@ fn fault(found: &mut Rehearsed, sentence: String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use orrery_config::Upstream;
 
     #[test]
     fn rehearsal_reaches_nothing_outside_its_copy() {
         let mut config = Config::defaults();
-        config.router.upstream_url = Some("https://models.example/v1".to_owned());
+        config.router.upstreams = vec![Upstream::of("https://models.example/v1".to_owned())];
         config.backup.every = Some(Duration::from_secs(60));
         config.backup.log = Some(Duration::from_secs(60));
         config.hosts.one_port = vec!["127.0.0.1:8080".parse().unwrap()];
@@ -216,7 +217,7 @@ mod tests {
         assert!(copy.hosts.named().iter().all(|(_, host)| host.listen.is_empty()));
         assert!(copy.hosts.one_port.is_empty() && copy.metrics.listen.is_empty());
         assert!(copy.hosts.ollama.listen.is_empty());
-        assert_eq!((copy.router.upstream_url, copy.agent.mcp_servers.len()), (None, 0));
+        assert!(copy.router.upstreams.is_empty() && copy.agent.mcp_servers.is_empty());
         assert_eq!((copy.backup.every, copy.backup.log), (None, None));
         for folder in [&copy.data_dir, &copy.audit.folder, &copy.backup.folder] {
             assert!(folder.starts_with(&data), "{}", folder.display());

@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use hyper::header::HeaderValue;
+use hyper::header::{HeaderName, HeaderValue};
 
 use orrery_agent::{self as agent, servers};
 use orrery_catalog::Catalog;
 use orrery_chat::decisions::{self, Decisions};
-use orrery_chat::{Chat, Dependencies, Options, Upstream};
-use orrery_config::{Config, McpServer, McpTransport, Responses as UpstreamResponses};
+use orrery_chat::{Chat, Dependencies, Options, UpstreamKind, UpstreamOptions};
+use orrery_config::{
+    Config, McpServer, McpTransport, ModelPrice, Responses as UpstreamResponses, Secret,
+    StreamOptions, Upstream, UpstreamKind as Kind,
+};
 use orrery_domain::model::Pricing;
 use orrery_domain::money::Usd;
 use orrery_engine::Engine;
@@ -17,6 +20,7 @@ use orrery_http::budget::Budget;
 use orrery_http::client::{Builder, Client};
 use orrery_records::chains::Chains;
 use orrery_responses::{self as responses, Background, Responses};
+use orrery_runners::openai::stream_options::StreamOptions as SentOptions;
 use orrery_runtime::{Clock, Tasks};
 use orrery_storage::Store;
 
@@ -32,7 +36,7 @@ fn client(config: &Config) -> Client {
 /// Creates the router with the configured settings.
 ///
 /// # Errors
-/// Returns an error if the upstream's API key is not a valid header value.
+/// Returns an error if a key or header of an upstream is not a valid header value.
 pub(crate) fn open(
     config: &Config,
     tasks: &Tasks,
@@ -52,27 +56,12 @@ pub(crate) fn open(
         client: client(config),
     };
     let router = &config.router;
-    let authorization = match &router.upstream_key {
-        None => None,
-        Some(key) => {
-            let header = HeaderValue::from_str(&format!("Bearer {}", key.expose()));
-            let mut header = header.context("router.upstream_key cannot be sent in a header")?;
-            header.set_sensitive(true);
-            Some(header)
-        }
-    };
-    let has_responses = router.responses == UpstreamResponses::Native;
-    let upstream =
-        router.upstream_url.clone().map(|url| Upstream { url, authorization, has_responses });
-    let prices = router.prices.iter().map(|price| {
-        let pricing = Pricing::UsageBased { estimate: None, rates: price.rates };
-        (price.model.clone(), pricing)
-    });
+    let upstreams = router.upstreams.iter().map(upstream).collect::<anyhow::Result<_>>()?;
     let options = Options {
-        upstream,
+        upstreams,
         agent_id: config.agent.model_id.clone(),
         fee: router.platform_fee,
-        prices: prices.collect(),
+        prices: router.prices.iter().map(priced).collect(),
         aliases: router.aliases.clone(),
         keep_content: router.keep_content,
         trace_content: config.telemetry.otlp_endpoint.is_some() && config.telemetry.content,
@@ -83,6 +72,56 @@ pub(crate) fn open(
         stop_grace: config.engine.shutdown_grace / STOP_GRACE_DIVISOR,
     };
     Ok(Chat::new(dependencies, options))
+}
+
+/// Converts the settings of an upstream for the router.
+fn upstream(upstream: &Upstream) -> anyhow::Result<UpstreamOptions> {
+    let kind = match &upstream.kind {
+        Kind::OpenAi => UpstreamKind::OpenAi,
+        Kind::Anthropic => UpstreamKind::Anthropic,
+        Kind::Azure { api_version } => UpstreamKind::Azure { api_version: api_version.clone() },
+    };
+    let scheme = if kind == UpstreamKind::OpenAi { "Bearer " } else { "" };
+    let value = |secret: &Secret, scheme: &str| {
+        let value = HeaderValue::from_str(&format!("{scheme}{}", secret.expose()));
+        let cannot = || format!("{} has a key or header that cannot be sent", upstream.setting());
+        let mut value = value.with_context(cannot)?;
+        value.set_sensitive(true);
+        anyhow::Ok(value)
+    };
+    let keys = upstream.keys.iter().map(|key| value(key, scheme)).collect::<Result<_, _>>()?;
+    let headers = upstream.headers.iter().map(|(name, secret)| {
+        let name = HeaderName::try_from(name.as_str()).context("invalid header name")?;
+        anyhow::Ok((name, value(secret, "")?))
+    });
+    Ok(UpstreamOptions {
+        name: upstream.name.clone(),
+        kind,
+        url: upstream.url.clone(),
+        keys,
+        headers: headers.collect::<Result<_, _>>()?,
+        models: upstream.models.clone(),
+        prefix: upstream.prefix.clone(),
+        weight: upstream.weight,
+        priority: upstream.priority,
+        timeout: upstream.timeout,
+        idle_timeout: upstream.idle_timeout,
+        first_byte_timeout: upstream.first_byte_timeout,
+        stream_options: match upstream.stream_options {
+            StreamOptions::Auto => None,
+            StreamOptions::Always => Some(SentOptions::AsSent),
+            StreamOptions::Never => Some(SentOptions::Omitted),
+        },
+        has_responses: upstream.responses == UpstreamResponses::Native,
+        has_messages: upstream.messages == UpstreamResponses::Native,
+        prices: upstream.prices.iter().map(priced).collect(),
+    })
+}
+
+/// Returns a model's ID and its price.
+fn priced(price: &ModelPrice) -> (String, Pricing) {
+    let pricing = Pricing::UsageBased { estimate: None, rates: price.rates };
+    (price.model.clone(), pricing)
 }
 
 /// Creates the decision service with the configured settings.

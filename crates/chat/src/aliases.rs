@@ -6,7 +6,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::route::Target;
+use super::request::Form;
+use super::route::{Named, Target};
 use super::service::{Chat, Inner};
 use orrery_domain::chat::Operation;
 
@@ -56,7 +57,7 @@ impl Aliases {
 impl Inner {
     /// Returns the model that an ID stands for; `None` if it is the ID of a model or of the agent,
     /// or no alias.
-    pub(super) async fn alias(self: &Arc<Self>, id: &str) -> Option<&str> {
+    async fn alias(self: &Arc<Self>, id: &str) -> Option<&str> {
         let model = self.aliases.find(id)?;
         let is_local = self.catalog.get(id).is_some() || self.catalog.unserved(id).is_some();
         if is_local || id == self.options.agent_id || self.is_listed(id).await {
@@ -66,12 +67,20 @@ impl Inner {
     }
 }
 
+impl Inner {
+    /// Returns an ID of a request, with the model that it stands for.
+    pub(super) async fn named(self: &Arc<Self>, id: &str) -> Named {
+        let alias_of = self.alias(id).await.map(str::to_owned);
+        Named { asked: id.to_owned(), alias_of }
+    }
+}
+
 impl Chat {
     /// Returns whether this service itself runs the model with this ID or alias.
     pub async fn is_own(&self, id: &str) -> bool {
-        let alias = self.inner.alias(id).await;
-        let found = self.inner.find(alias.unwrap_or(id), Operation::Chat);
-        found.is_ok_and(|found| matches!(found.target, Target::Process(_)))
+        let named = self.inner.named(id).await;
+        let found = self.inner.find(&named, Operation::Chat, Form::Chat).unwrap_or_default();
+        found.first().is_some_and(|found| matches!(found.target, Target::Process(_)))
     }
 }
 

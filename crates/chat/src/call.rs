@@ -17,11 +17,12 @@ use super::beside::Beside;
 use super::ending::Ending;
 use super::error::{Error, Failure};
 use super::meter::Meter;
-use super::request::Request;
+use super::request::{Form, Request};
 use super::route::{Candidate, Target};
 use super::service::{Chat, Inner};
 use super::tokens::InFlight;
-use super::upstream::{Asked, EVENTS, JSON, Limits, Opened};
+use super::upstream::{Asked, Content, EVENTS, JSON, Limits, NativeMessage, Opened};
+use super::upstreams::Attempts;
 use super::whole::Whole;
 use orrery_domain::chat::{Media, Operation, Tokens};
 use orrery_domain::classify::ErrorClass;
@@ -73,8 +74,6 @@ pub(super) struct Call {
     pub(super) id: ExecutionId,
     trace: Trace,
     pub(super) request: Request,
-    /// Whether the request names the model by an alias.
-    is_alias: bool,
     /// Reserves memory for a non-streamed answer.
     pub(super) lease: Lease,
     pub(super) started: Instant,
@@ -103,6 +102,13 @@ struct Deferred {
 pub(super) enum Begun {
     Stream(Box<Opened>),
     Whole(Whole),
+}
+
+/// The `stream_options` to send to a server.
+enum OptionsRule<'s> {
+    Fixed(StreamOptions),
+    /// Those that the server has not rejected.
+    AsAccepted(&'s Refusal),
 }
 
 /// How a call ended.
@@ -147,41 +153,8 @@ impl Chat {
         self.answer(caller, request, body, lease, beside, asked).await
     }
 
-    /// Returns whether the upstream has OpenAI's Responses API.
-    #[must_use]
-    pub fn has_responses(&self) -> bool {
-        self.inner.options.upstream.as_ref().is_some_and(|upstream| upstream.has_responses)
-    }
-
-    /// Returns whether a request for this model in the format of OpenAI's Responses API passes to
-    /// the upstream's own ([`Chat::respond`]).
-    pub async fn passes_responses(&self, model: &str) -> bool {
-        if !self.has_responses() {
-            return false;
-        }
-        let inner = &self.inner;
-        let alias = inner.alias(model).await;
-        let found = inner.find(alias.unwrap_or(model), Operation::Chat);
-        found.is_ok_and(|found| found.local.is_none())
-    }
-
-    /// Makes a call in the format of OpenAI's Responses API. The events of a stream have no names.
-    /// Otherwise like [`Chat::call`].
-    ///
-    /// # Errors
-    /// As [`Chat::call`].
-    pub async fn respond(
-        &self,
-        caller: Caller,
-        body: Bytes,
-        lease: Lease,
-        asked: impl FnOnce(ExecutionId) -> Option<Arc<trace::Origin>>,
-    ) -> Result<Answer, Error> {
-        let request = Request::read_response(&body)?;
-        self.answer(caller, request, body, lease, None, asked).await
-    }
-
-    async fn answer(
+    /// Makes the call of a valid request.
+    pub(super) async fn answer(
         &self,
         caller: Caller,
         request: Request,
@@ -288,13 +261,16 @@ impl Chat {
         let Start { caller, request, body, lease, id, trace, created_at } = start;
         let inner = Arc::clone(&self.inner);
         let Caller { organization, key, .. } = caller;
-        let alias = inner.alias(&request.model).await.map(str::to_owned);
-        let candidates = inner.route(organization, &request, alias.as_deref()).await?;
+        let mut ids = Vec::with_capacity(1 + request.models.len());
+        for id in std::iter::once(&request.model).chain(&request.models) {
+            ids.push(inner.named(id).await);
+        }
+        let candidates = inner.route(organization, &request, &ids).await?;
+        for named in &ids {
+            inner.check_model(key, &named.asked, named.model())?;
+        }
         let tokens = candidates.iter().map(|one| one.allowance(&request).tokens().total());
         let tokens = tokens.max().unwrap_or(0);
-        if let Some(first) = candidates.first() {
-            inner.check_model(key, &request.model, &first.name)?;
-        }
         let in_flight = inner.tokens.admit(organization, key, tokens).await?;
         let keeps = inner.options.keep_content;
         let price = dearest(&candidates, &request);
@@ -303,7 +279,6 @@ impl Chat {
         let call = Call {
             id,
             trace,
-            is_alias: alias.is_some(),
             started: runtime::monotonic_now(),
             created_at,
             request,
@@ -347,15 +322,16 @@ fn dearest(candidates: &[Candidate], request: &Request) -> Price {
 impl Call {
     /// Tries the models in order until one begins to answer.
     async fn run(mut self, candidates: Vec<Candidate>, mut reply: Reply) {
-        let last = candidates.len().saturating_sub(1);
-        for (index, candidate) in candidates.into_iter().enumerate() {
+        let mut attempts = Attempts::new(candidates);
+        let Some(mut candidate) = attempts.first() else { return };
+        loop {
             let opened = tokio::select! {
                 biased;
                 () = reply.closed() => {
                     self.end_unanswered(&candidate, End::Cancelled).await;
                     return;
                 }
-                opened = self.open(&candidate, index < last) => opened,
+                opened = self.open(&candidate, attempts.has_more()) => opened,
             };
             match opened {
                 Ok((Begun::Stream(opened), permit)) => {
@@ -369,7 +345,9 @@ impl Call {
                     return;
                 }
                 Err(failure) => {
-                    if index < last && failure.may_fall_back() {
+                    let now = self.inner.clock.now();
+                    if let Some(next) = attempts.after(&candidate, &failure, now) {
+                        candidate = next;
                         continue;
                     }
                     let execution = self.id;
@@ -399,23 +377,28 @@ impl Call {
             None => None,
         };
         let is_stream = self.request.is_stream;
-        let first_byte = match (&candidate.local, &candidate.target) {
-            // Loading a local model, reading its prompt, or generating a non-streamed answer may
-            // take up to the model's own time limit.
-            (Some(model), target) if !is_stream || matches!(target, Target::Process(_)) => {
-                model.timeout
-            }
-            _ => self.inner.options.first_byte_timeout,
-        };
-        let limits = Limits::from_now(first_byte, candidate.time_max());
+        // Loading a local model, reading its prompt, or generating a non-streamed answer may take up
+        // to the model's own time limit.
+        let is_whole = !is_stream || matches!(candidate.target, Target::Process(_));
+        let limits = candidate.limits(&self.inner, is_whole);
         let ask = |options| self.ask(candidate, may_fall_back, limits, options);
-        let has_options = is_stream && !self.request.is_response;
-        let opened = match self.refusal_of_options(&candidate.target).filter(|_| has_options) {
-            Some(refusal) => {
+        let rule = match &candidate.target {
+            Target::Process(_) => OptionsRule::Fixed(StreamOptions::AsSent),
+            _ if !is_stream || self.request.form != Form::Chat => {
+                OptionsRule::Fixed(StreamOptions::AsSent)
+            }
+            Target::Upstream(used) => match used.upstream.options.stream_options {
+                Some(options) => OptionsRule::Fixed(options),
+                None => OptionsRule::AsAccepted(&used.upstream.servers.stream_options),
+            },
+            Target::Pool { servers, .. } => OptionsRule::AsAccepted(&servers.stream_options),
+        };
+        let opened = match rule {
+            OptionsRule::AsAccepted(refusal) => {
                 let has_own_options = candidate.request(&self.request).has_own_stream_options();
                 ask_with_options(refusal, has_own_options, ask).await?
             }
-            None => ask(StreamOptions::AsSent).await?,
+            OptionsRule::Fixed(options) => ask(options).await?,
         };
         if opened.is_stream {
             return Ok((Begun::Stream(Box::new(opened)), permit));
@@ -440,30 +423,23 @@ impl Call {
         })?;
         let is_stream = self.request.is_stream;
         let path = self.request.path();
+        let native;
+        let content: &dyn Content = match self.request.form {
+            Form::Chat | Form::Responses => &body,
+            Form::Messages => {
+                native = NativeMessage { body, beta: self.request.beside.beta.clone() };
+                &native
+            }
+        };
         let call = self.trace.call(&Execution::call_key(self.id));
         let accept = if is_stream { EVENTS } else { JSON };
-        let asked = Asked { path, content: &body, accept, may_fall_back, call: &call };
+        let asked = Asked { path, content, accept, may_fall_back, call: &call };
         self.inner.open(name, target, asked, is_stream, limits).await
-    }
-
-    /// Returns the record of whether the server has rejected `stream_options`; `None` for a local
-    /// process, which supports them.
-    fn refusal_of_options<'t>(&'t self, target: &'t Target) -> Option<&'t Refusal> {
-        match target {
-            Target::Server { .. } => Some(&self.inner.upstream_options),
-            Target::Pool { servers, .. } => Some(&servers.stream_options),
-            Target::Process(_) => None,
-        }
     }
 
     /// Returns whether the engine records the call.
     pub(super) const fn is_deferred(&self) -> bool {
         self.deferred.is_some()
-    }
-
-    /// Returns the alias by which the request names the model: answers have it as their `model`.
-    pub(super) fn alias(&self) -> Option<&str> {
-        self.is_alias.then_some(self.request.model.as_str())
     }
 
     /// Returns the usage and cost so far. `begun` is the time at which the model started.

@@ -8,6 +8,7 @@ use tokio::time::timeout;
 
 use super::call::place_at;
 use super::error::{Error, Failure};
+use super::request::Form;
 use super::route::{Candidate, Target};
 use super::service::{Chat, Inner};
 use super::upstream::{Asked, JSON, Limits};
@@ -40,11 +41,11 @@ impl Chat {
         lease: Lease,
     ) -> Result<Option<u64>, Error> {
         let inner = &self.inner;
-        let alias = inner.alias(id).await;
-        let candidate = inner.find(alias.unwrap_or(id), Operation::Chat)?;
-        if !matches!(candidate.target, Target::Process(_)) {
+        let found = inner.find(&inner.named(id).await, Operation::Chat, Form::Chat)?;
+        let is_process = |found: &Candidate| matches!(found.target, Target::Process(_));
+        let Some(candidate) = found.into_iter().next().filter(is_process) else {
             return Ok(None);
-        }
+        };
         // Boxed, because the future of a call is large.
         let counted = timeout(TIMEOUT, Box::pin(count(inner, &candidate, &body, lease))).await;
         Ok(counted.ok().and_then(Result::ok).flatten())
@@ -64,9 +65,9 @@ async fn count(
     let call = Trace::new(id, None).call(&Execution::call_key(id));
     let asked =
         Asked { path: COUNT, content: body, accept: JSON, may_fall_back: true, call: &call };
-    let limits = Limits::from_now(TIMEOUT, TIMEOUT);
+    let limits = Limits::from_now(TIMEOUT, TIMEOUT, TIMEOUT);
     let mut opened = inner.open(name, target, asked, false, limits).await?;
-    let text = read_whole(name, &mut opened, TIMEOUT, &mut lease, ANSWER_MAX).await?;
+    let text = read_whole(name, &mut opened, &mut lease, ANSWER_MAX).await?;
     let answer: Option<RawObject> = serde_json::from_slice(&text).ok();
     Ok(answer.and_then(|answer| answer.value("prompt_tokens")))
 }

@@ -14,13 +14,15 @@ pub enum Error {
     /// The request is invalid. No model was called.
     #[error(transparent)]
     Invalid(#[from] InvalidRequest),
-    /// No model has this id, and there is no upstream. No model was called.
+    /// No model has this id, and no upstream may have it. No model was called.
     #[error(
-        "the model '{model}' does not exist{hint}: no upstream is configured (router.upstream_url); local \
-         models that can answer: {local}"
+        "the model '{model}' does not exist{hint}: {}; local models that can answer: {local}",
+        no_upstream(*.has_upstreams)
     )]
     NoModel {
         model: String,
+        /// Whether there are upstreams, none of which serves the id.
+        has_upstreams: bool,
         /// The closest known id, in parentheses.
         hint: String,
         local: String,
@@ -50,4 +52,12 @@ pub enum Error {
     /// A file of the request cannot be read.
     #[error(transparent)]
     Files(#[from] files::Error),
+}
+
+const fn no_upstream(has_upstreams: bool) -> &'static str {
+    if has_upstreams {
+        "no upstream is configured for this id (`models` and `prefix` of router.upstreams)"
+    } else {
+        "no upstream is configured (router.upstream_url)"
+    }
 }

@@ -11,11 +11,13 @@
 //! | `request` | parsing and validating a request |
 //! | `route` | choosing the models to try, with their servers and prices |
 //! | `aliases` | the models that clients' IDs stand for |
+//! | `upstreams` | the servers for models that are not in the catalog, and which of them to try |
 //! | `upstream` | one attempt: connection and first byte; `runners::openai` parses |
 //! | `call` | running a call from admission to record |
 //! | `ending` | the history row of an ended call |
+//! | `native` | calls in other formats, which an upstream reads |
 //! | `relay`, `whole` | returning a streamed or a non-streamed answer |
-//! | `rerank` | the common form of rerank answers |
+//! | `rerank`, `messages` | the common form of rerank answers; answers in Anthropic's format |
 //! | `meter`, `content` | the usage of an answer, and the text that the history stores |
 //! | `part` | model calls of decisions and the agent |
 //! | `count` | the tokens of a prompt |
@@ -24,8 +26,9 @@
 //! | [`media`] | audio and images |
 //! | [`decisions`] | typed questions about a state, answered by a chat model |
 //!
-//! The router stores conversations only if the configuration says so, never repeats a request that
-//! a model has received, and never sends a local model's request to the upstream.
+//! The router stores conversations only if the configuration says so, never sends a request again
+//! once a part of its answer has reached the client, and never sends a local model's request to an
+//! upstream.
 
 pub mod decisions;
 pub mod media;
@@ -38,8 +41,10 @@ mod content;
 mod count;
 mod ending;
 mod error;
+mod messages;
 mod meter;
 mod models;
+mod native;
 mod part;
 mod relay;
 mod request;
@@ -48,6 +53,7 @@ mod route;
 mod service;
 mod tokens;
 mod upstream;
+mod upstreams;
 mod whole;
 
 pub use self::beside::Beside;
@@ -55,4 +61,6 @@ pub use self::call::{Answer, Caller, Finished};
 pub use self::error::{Error, Failure, Said};
 pub use self::models::{CatalogModel, ModelCatalog, UpstreamList};
 pub use self::part::{Admission, BoundModel, Completion};
-pub use self::service::{Chat, Dependencies, Options, Upstream};
+pub use self::request::MessageHeaders;
+pub use self::service::{Chat, Dependencies, Options};
+pub use self::upstreams::{UpstreamKind, UpstreamOptions, UpstreamState};

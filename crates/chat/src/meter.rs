@@ -37,6 +37,17 @@ pub(crate) enum Seen {
     Failed(Box<Failure>),
 }
 
+/// The kind of an event of Anthropic's Messages API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MessagePart {
+    Start,
+    Other,
+    /// The usage at the end.
+    Usage,
+    /// The last event.
+    Stop,
+}
+
 /// An event of OpenAI's Responses API.
 #[derive(Debug, Deserialize)]
 struct ResponseEvent<'a> {
@@ -262,6 +273,56 @@ impl Meter {
                 let output = response.get("output").unwrap_or_default();
                 self.bytes = self.bytes.max(output.len() as u64);
             }
+        }
+    }
+
+    /// Reads the data of an event of Anthropic's Messages API.
+    ///
+    /// # Errors
+    /// [`Failure`] if the data is not JSON, or if the message has failed.
+    pub(crate) fn message_event(&mut self, data: &[u8]) -> Result<MessagePart, Failure> {
+        let event: RawObject = serde_json::from_slice(data).map_err(|_other| not_json())?;
+        let kind: String = event.value("type").unwrap_or_default();
+        match kind.as_str() {
+            "message_start" => {
+                let message: RawObject = event.value("message").unwrap_or_default();
+                self.message_usage(&message);
+                return Ok(MessagePart::Start);
+            }
+            "content_block_delta" => {
+                let delta: Map<String, Value> = event.value("delta").unwrap_or_default();
+                let texts = ["text", "thinking", "partial_json"];
+                let text = texts.iter().find_map(|name| delta.get(*name)?.as_str());
+                self.bytes = self.bytes.saturating_add(text.map_or(0, str::len) as u64);
+                self.has_answer = true;
+            }
+            "message_delta" => {
+                self.message_usage(&event);
+                self.is_finished = true;
+                self.has_answer = true;
+                return Ok(MessagePart::Usage);
+            }
+            "message_stop" => return Ok(MessagePart::Stop),
+            "error" => return Err(failure_in_error_event(data)),
+            _ => {}
+        }
+        Ok(MessagePart::Other)
+    }
+
+    /// Reads a complete message of Anthropic's Messages API.
+    pub(crate) fn message(&mut self, message: &RawObject) {
+        self.is_finished = true;
+        self.has_answer = true;
+        let content = message.get("content").unwrap_or_default();
+        self.bytes = self.bytes.max(content.len() as u64);
+        self.message_usage(message);
+    }
+
+    /// Updates the counts with the `usage` of an object.
+    fn message_usage(&mut self, object: &RawObject) {
+        let usage = object.value("usage").unwrap_or(Value::Null);
+        if let Some(counts) = shape::counts_in(&Map::from_iter([("usage".to_owned(), usage)])) {
+            self.counted.update(counts);
         }
     }
 

@@ -2,20 +2,23 @@
 //!
 //! Such work binds a model once, calls it any number of times, and is recorded as a whole, in one
 //! commit with the cost of all its calls. Answers are never streamed and never come from a fallback
-//! chain, so all parts come from the same model. This module neither records nor retries.
+//! chain, so all parts come from the same model, if not from the same upstream. This module does not
+//! record.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use super::call::{Caller, place_at};
+use super::call::{Caller, End, place_at};
 use super::error::{Error, Failure};
 use super::meter::Meter;
-use super::route::{Candidate, Target};
+use super::request::Form;
+use super::route::{Candidate, Named, Target};
 use super::service::{Chat, Inner};
 use super::tokens::InFlight;
 use super::upstream::{Asked, JSON, Limits, note};
+use super::upstreams::Attempts;
 use super::whole::read_whole;
 use orrery_domain::chat::{Operation, Tokens};
 use orrery_domain::classify::ErrorClass;
@@ -40,7 +43,17 @@ const ANSWER_MAX: usize = 4 * 1024 * 1024;
 #[derive(Debug, Clone)]
 pub struct BoundModel {
     inner: Arc<Inner>,
-    candidate: Arc<Candidate>,
+    /// The ways to call the model; at least one.
+    candidates: Arc<Vec<Candidate>>,
+    name: String,
+}
+
+/// One request for an answer.
+#[derive(Clone, Copy)]
+struct Question<'q> {
+    path: &'static str,
+    prompt_tokens: u64,
+    call: &'q trace::Call,
 }
 
 /// One answer.
@@ -76,8 +89,8 @@ impl Chat {
     /// [`Error::Invalid`] if the model is not a chat model; [`Error::NoModel`].
     pub fn bind(&self, id: &str) -> Result<BoundModel, Error> {
         let inner = Arc::clone(&self.inner);
-        let candidate = inner.find(id, Operation::Chat)?;
-        Ok(BoundModel { inner, candidate: Arc::new(candidate) })
+        let candidates = inner.find(&Named::plain(id), Operation::Chat, Form::Chat)?;
+        Ok(BoundModel { inner, candidates: Arc::new(candidates), name: id.to_owned() })
     }
 
     /// Admits work that uses at most about `tokens` tokens, and reserves the maximum cost of that
@@ -164,26 +177,27 @@ impl BoundModel {
     /// Returns the slug, or the upstream's id of the model.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.candidate.name
+        &self.name
     }
 
     /// Returns whether the model is an upstream model rather than a catalog model.
     #[must_use]
     pub fn is_upstream(&self) -> bool {
-        self.candidate.local.is_none()
+        self.candidates.iter().any(|one| one.local.is_none())
     }
 
     /// Returns whether the model has a price.
     #[must_use]
     pub fn is_priced(&self) -> bool {
-        self.candidate.price.is_known()
+        self.candidates.iter().any(|one| one.price.is_known())
     }
 
     /// Returns the maximum tokens and cost of an answer to a request.
     #[must_use]
     pub fn most_of(&self, request: TokenBound) -> (Tokens, Price) {
-        let tokens = request.tokens(self.candidate.context());
-        (tokens, self.candidate.most(1, tokens))
+        let context = self.candidates.first().and_then(Candidate::context);
+        let tokens = request.tokens(context);
+        (tokens, self.dearest(1, tokens))
     }
 
     /// Returns the maximum cost of `answers` answers of at most `output` tokens each, to prompts of
@@ -191,7 +205,12 @@ impl BoundModel {
     #[must_use]
     pub fn most(&self, answers: u64, input: u64, output: u64) -> Price {
         let output = output.saturating_mul(answers);
-        self.candidate.most(answers, Tokens::estimated(input, output))
+        self.dearest(answers, Tokens::estimated(input, output))
+    }
+
+    fn dearest(&self, answers: u64, tokens: Tokens) -> Price {
+        let most = self.candidates.iter().map(|one| one.most(answers, tokens));
+        most.fold(Price::default(), Price::dearer)
     }
 
     /// Requests an answer. `fields` are the request's fields without the model; `lease` reserves
@@ -201,23 +220,26 @@ impl BoundModel {
     /// [`Failure`]
     pub async fn complete(
         &self,
-        mut fields: RawObject,
+        fields: RawObject,
         lease: &mut Lease,
         call: &trace::Call,
     ) -> Result<Completion, Failure> {
-        let name = self.name();
         let prompt_tokens = TokenBound::of(&fields).prompt_estimate();
-        let model = self.candidate.target.model().unwrap_or(name);
-        let written = fields.set("model", model).and_then(|()| fields.text());
-        let body: Bytes = written.map_err(|error| unwritable(name, &error))?.into();
-        self.ask(Operation::Chat.path(), body, prompt_tokens, lease, call).await
+        let write = |candidate: &Candidate| {
+            let name = candidate.name.as_str();
+            let mut fields = fields.clone();
+            let written = fields.set("model", candidate.target.model().unwrap_or(name));
+            let written = written.and_then(|()| fields.text());
+            Ok(written.map_err(|error| unwritable(name, &error))?.into())
+        };
+        self.ask(Question { path: Operation::Chat.path(), prompt_tokens, call }, write, lease).await
     }
 
     /// Returns whether the model is a local process, which can score the labels of many questions
     /// about one state at once.
     #[must_use]
     pub fn can_score(&self) -> bool {
-        matches!(self.candidate.target, Target::Process(_))
+        self.candidates.iter().any(|one| matches!(one.target, Target::Process(_)))
     }
 
     /// Requests the scores of all questions from a model that supports scoring.
@@ -231,51 +253,85 @@ impl BoundModel {
         lease: &mut Lease,
         call: &trace::Call,
     ) -> Result<Completion, Failure> {
-        self.ask(SCORE, body, prompt_tokens, lease, call).await
+        let write = |_: &Candidate| Ok(body.clone());
+        self.ask(Question { path: SCORE, prompt_tokens, call }, write, lease).await
+    }
+
+    /// Requests an answer from the catalog model, or from the upstreams of the model in turn.
+    /// `write` returns the body for each.
+    async fn ask(
+        &self,
+        question: Question<'_>,
+        write: impl Fn(&Candidate) -> Result<Bytes, Failure> + Send + Sync,
+        lease: &mut Lease,
+    ) -> Result<Completion, Failure> {
+        if let Some(local) = self.candidates.first().filter(|first| first.local.is_some()) {
+            return self.ask_one(local, question, write(local)?, false, lease).await;
+        }
+        let named = Named::plain(&self.name);
+        let found = self.inner.find(&named, Operation::Chat, Form::Chat).map_err(|error| {
+            Failure::new(503, ErrorClass::ProviderUnavailable, error.to_string())
+        })?;
+        let mut attempts = Attempts::new(found);
+        let mut next = attempts.first();
+        loop {
+            let Some(candidate) = next else {
+                let message = "no upstream is left";
+                return Err(Failure::new(500, ErrorClass::InternalError, message));
+            };
+            let has_more = attempts.has_more();
+            let body = write(&candidate)?;
+            let answered = self.ask_one(&candidate, question, body, has_more, lease).await;
+            let now = self.inner.clock.now();
+            match answered {
+                Ok(completion) => {
+                    candidate.count(&End::Done, completion.cost, now);
+                    return Ok(completion);
+                }
+                Err(failure) => match attempts.after(&candidate, &failure, now) {
+                    None => return Err(failure),
+                    after => next = after,
+                },
+            }
+        }
     }
 
     /// Waits for a slot at the model, and sends the request.
-    async fn ask(
+    async fn ask_one(
         &self,
-        path: &'static str,
+        candidate: &Candidate,
+        question: Question<'_>,
         body: Bytes,
-        prompt_tokens: u64,
+        may_fall_back: bool,
         lease: &mut Lease,
-        call: &trace::Call,
     ) -> Result<Completion, Failure> {
-        let candidate = &*self.candidate;
-        let name = candidate.name.as_str();
         let permit = match &candidate.local {
-            Some(_) => Some(place_at(&self.inner, name).await?),
+            Some(_) => Some(place_at(&self.inner, &candidate.name).await?),
             None => None,
         };
-        let first_byte = match &candidate.local {
-            Some(model) => model.timeout,
-            None => self.inner.options.first_byte_timeout,
-        };
-        let limits = Limits::from_now(first_byte, candidate.time_max());
-        let asked = Asked { path, content: &body, accept: JSON, may_fall_back: false, call };
-        let completed = self.exchange(asked, prompt_tokens, limits, lease).await;
+        let limits = candidate.limits(&self.inner, true);
+        let Question { path, prompt_tokens, call } = question;
+        let asked = Asked { path, content: &body, accept: JSON, may_fall_back, call };
+        let completed = self.exchange(candidate, asked, prompt_tokens, limits, lease).await;
         drop(permit);
         completed
     }
 
     async fn exchange(
         &self,
+        candidate: &Candidate,
         asked: Asked<'_>,
         prompt_tokens: u64,
         limits: Limits,
         lease: &mut Lease,
     ) -> Result<Completion, Failure> {
         let inner = &self.inner;
-        let candidate = &*self.candidate;
         let name = candidate.name.as_str();
         let mut opened = inner.open(name, &candidate.target, asked, false, limits).await?;
         if opened.is_stream {
             return Err(misunderstood(name, "its answer is a stream that was not requested"));
         }
-        let idle = inner.options.idle_timeout;
-        let read = read_whole(name, &mut opened, idle, lease, ANSWER_MAX).await;
+        let read = read_whole(name, &mut opened, lease, ANSWER_MAX).await;
         let operation = (asked.path != SCORE).then_some(Operation::Chat);
         let parsed = match read {
             Ok(text) => understood(operation, name.to_owned(), text).await,

@@ -15,7 +15,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::allowance::Allowance;
 use super::call::{Answer, Call, Came, End, Reply, keeps_content};
 use super::error::Failure;
-use super::meter::{Meter, Seen};
+use super::messages;
+use super::meter::{MessagePart, Meter, Seen};
+use super::request::Form;
 use super::route::Candidate;
 use super::upstream::{Limits, Opened, note, unopened};
 use super::whole::{too_many_bodies, with_cost, with_cost_of_response};
@@ -62,10 +64,11 @@ struct Relay {
     is_cut: bool,
     pieces: mpsc::Sender<Bytes>,
     wants_usage: bool,
-    /// Whether the stream has the format of OpenAI's Responses API.
-    is_response: bool,
-    /// The `model` of the events, if the request names the model by an alias.
-    alias: Option<String>,
+    form: Form,
+    /// The ID of the request, for errors in Anthropic's format.
+    request_id: String,
+    /// The `model` of the events, if the server's own name must be replaced.
+    shown: Option<String>,
     /// The event with the usage, held back until the call is recorded.
     usage: Option<Bytes>,
     /// The `object` of a chunk.
@@ -99,8 +102,9 @@ impl Call {
             is_cut: false,
             pieces: sender,
             wants_usage: self.request.wants_usage,
-            is_response: self.request.is_response,
-            alias: self.alias().map(str::to_owned),
+            form: self.request.form,
+            request_id: self.request.beside.request_id.clone(),
+            shown: candidate.shown.clone(),
             usage: None,
             object: if self.request.operation == Operation::Completions {
                 "text_completion"
@@ -126,6 +130,7 @@ impl Call {
         let came = relay.came(&self, &candidate, &end, limits.begun);
         let tokens = came.tokens;
         let cost = came.cost;
+        let ended_at = self.inner.clock.now();
         let failure = if let End::Failed(failure) = &end { Some(failure) } else { None };
         note(lease.as_mut(), failure);
         drop(lease);
@@ -137,6 +142,7 @@ impl Call {
             drop(body);
             self.record(&candidate, &end, came).await
         };
+        candidate.count(&end, cost, ended_at);
         let end = match recorded {
             Ok(()) => end,
             Err(error) => {
@@ -172,7 +178,7 @@ impl Relay {
             if let Some(piece) = pending.take() {
                 // A local model sends nothing while it generates a tool call, so local models have
                 // no idle timeout. The process of a local model is monitored instead.
-                let idle = later(runtime::monotonic_now(), options.idle_timeout);
+                let idle = later(runtime::monotonic_now(), limits.idle);
                 silent_until = if is_local { deadline } else { idle };
                 match self.pass_on(&piece, deadline).await {
                     Ok(()) if self.is_done => return self.done(),
@@ -251,7 +257,11 @@ impl Relay {
         if event.is_named("error") {
             return Err(End::Failed(shape::failure_in_error_event(data)));
         }
-        if self.is_response {
+        if self.form == Form::Messages {
+            self.take_message(event.raw, data, passed)?;
+            return self.check_allowance();
+        }
+        if self.form == Form::Responses {
             if self.meter.response_event(data).map_err(End::Failed)? {
                 self.usage = Some(data.clone());
                 self.is_done = true;
@@ -261,7 +271,7 @@ impl Relay {
             return self.check_allowance();
         }
         let mut raw = event.raw;
-        let renamed = self.alias.as_deref().and_then(|alias| renamed(data, alias));
+        let renamed = self.shown.as_deref().and_then(|shown| renamed(data, shown));
         if let Some(renamed) = &renamed {
             raw = event_of(renamed);
         }
@@ -283,6 +293,26 @@ impl Relay {
             Seen::Failed(failure) => return Err(End::Failed(*failure)),
         }
         self.check_allowance()
+    }
+
+    /// Processes an event of Anthropic's Messages API.
+    fn take_message(
+        &mut self,
+        raw: Bytes,
+        data: &Bytes,
+        passed: &mut Vec<Bytes>,
+    ) -> Result<(), End> {
+        match self.meter.message_event(data).map_err(End::Failed)? {
+            MessagePart::Other => passed.push(raw),
+            MessagePart::Start => {
+                let shown = self.shown.as_deref();
+                let renamed = shown.and_then(|shown| messages::renamed(data, shown));
+                passed.push(renamed.unwrap_or(raw));
+            }
+            MessagePart::Usage => self.usage = Some(data.clone()),
+            MessagePart::Stop => self.is_done = true,
+        }
+        Ok(())
     }
 
     fn check_allowance(&mut self) -> Result<(), End> {
@@ -360,8 +390,14 @@ impl Relay {
     async fn finish(mut self, end: End, tokens: Tokens, cost: Usd) {
         let last = match end {
             End::Cancelled => return,
+            End::Failed(failure) if self.form == Form::Messages => {
+                messages::error_event(&failure, &self.request_id)
+            }
             End::Failed(failure) => error_event(&failure),
-            End::Done if self.is_response => {
+            End::Done if self.form == Form::Messages => {
+                messages::end(&self.usage.take().unwrap_or_default(), tokens, cost)
+            }
+            End::Done if self.form == Form::Responses => {
                 let last = self.usage.take().unwrap_or_default();
                 last_of_response(&last, tokens, cost).unwrap_or_else(|| event_of(&last))
             }
@@ -396,12 +432,13 @@ fn joined(mut events: Vec<Bytes>) -> Option<Bytes> {
     Some(all.freeze())
 }
 
-/// Returns an event whose `model` is the alias that the client sent; `None` if the event has no
-/// model.
-fn renamed(data: &[u8], alias: &str) -> Option<Bytes> {
+/// Returns an event whose `model` is `shown`; `None` if the event has no model, or this one.
+fn renamed(data: &[u8], shown: &str) -> Option<Bytes> {
     let mut event: RawObject = serde_json::from_slice(data).ok()?;
-    event.get("model")?;
-    event.set("model", alias).ok()?;
+    if event.get("model")? == serde_json::to_string(shown).ok()? {
+        return None;
+    }
+    event.set("model", shown).ok()?;
     Some(event.text().ok()?.into())
 }
 

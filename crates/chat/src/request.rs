@@ -4,6 +4,7 @@
 //! named field is rejected, with the name of the field, before any model is called.
 
 use bytes::Bytes;
+use hyper::header::HeaderValue;
 use schemars::JsonSchema;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Map, Value};
@@ -21,16 +22,39 @@ use orrery_wire::request::{Mismatch, field_names, read};
 const INCLUDE_USAGE: &str = "include_usage";
 /// The path of OpenAI's Responses API under the `/v1` of a server.
 const RESPONSES: &str = "/responses";
+/// The path of Anthropic's Messages API under the `/v1` of a server.
+const MESSAGES: &str = "/messages";
+
+/// The format of a request and its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// OpenAI's, for the operation.
+    Chat,
+    /// That of OpenAI's Responses API, which only an upstream reads.
+    Responses,
+    /// That of Anthropic's Messages API, which only an upstream reads.
+    Messages,
+}
+
+/// The headers of a request in the format of Anthropic's Messages API.
+#[derive(Debug, Clone, Default)]
+pub struct MessageHeaders {
+    /// `anthropic-beta`
+    pub beta: Option<HeaderValue>,
+    /// The ID of the request, for errors.
+    pub request_id: String,
+}
 
 /// A valid request.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub operation: Operation,
-    /// Whether the request and its answer have the format of OpenAI's Responses API, which only the
-    /// upstream reads.
-    pub is_response: bool,
+    /// The format of the request and its answer.
+    pub form: Form,
     /// The model id, exactly as the client sent it.
     pub model: String,
+    /// The ids to try after `model`, in order.
+    pub models: Vec<String>,
     /// The fallback chain that the request names.
     pub selector: Option<String>,
     pub is_stream: bool,
@@ -40,6 +64,8 @@ pub(crate) struct Request {
     pub bound: TokenBound,
     /// Whether the answers begin with their prompts.
     pub echoes: bool,
+    /// What a request in the format of Anthropic's Messages API has beside its body.
+    pub beside: MessageHeaders,
     fields: RawObject,
 }
 
@@ -79,36 +105,74 @@ impl Request {
         let missing = || InvalidRequest::field("model", "model must be the ID of a model");
         Ok(Self {
             operation: Operation::Chat,
-            is_response: true,
+            form: Form::Responses,
             model: model.ok_or_else(missing)?,
+            models: Vec::new(),
             selector: None,
             is_stream: fields.value("stream").unwrap_or(false),
             wants_usage: true,
             bound: TokenBound::of_response(&fields),
             echoes: false,
+            beside: MessageHeaders::default(),
             fields,
         })
     }
 
+    /// Parses a request in the format of Anthropic's Messages API with these headers. The upstream
+    /// checks its fields.
+    ///
+    /// # Errors
+    /// [`InvalidRequest`], which names the field.
+    pub(crate) fn read_message(
+        body: &[u8],
+        beside: MessageHeaders,
+    ) -> Result<Self, InvalidRequest> {
+        let fields: RawObject =
+            serde_json::from_slice(body).map_err(|error| InvalidRequest::body(body, &error))?;
+        let bound = TokenBound::of(&fields);
+        Ok(Self { form: Form::Messages, bound, beside, ..Self::read_response(body)? })
+    }
+
     /// Returns the path under the `/v1` of the model's server.
     pub(crate) const fn path(&self) -> &'static str {
-        if self.is_response { RESPONSES } else { self.operation.path() }
+        match self.form {
+            Form::Chat => self.operation.path(),
+            Form::Responses => RESPONSES,
+            Form::Messages => MESSAGES,
+        }
     }
 
     fn of_chat(mut fields: RawObject) -> Result<Self, InvalidRequest> {
+        // Clients may send only the chain.
+        if fields.get("model").is_none()
+            && let Some(models) = fields.value::<Vec<String>>("models")
+            && let Some(first) = models.first()
+        {
+            let set = fields.set("model", first);
+            set.map_err(|error| InvalidRequest::field("models", error.to_string()))?;
+        }
         let known: CompletionRequest = known_fields(&fields)?;
         fields.remove("fallback_selector");
+        fields.remove("models");
+        let mut models: Vec<String> = Vec::new();
+        for id in known.models.into_iter().flatten() {
+            if id != known.model && !models.contains(&id) {
+                models.push(id);
+            }
+        }
         remove_no_limit("max_tokens", known.max_tokens, &mut fields);
         remove_no_limit("max_completion_tokens", known.max_completion_tokens, &mut fields);
         Ok(Self {
             operation: Operation::Chat,
-            is_response: false,
+            form: Form::Chat,
             model: known.model,
+            models,
             is_stream: known.writing.stream.unwrap_or(false),
             wants_usage: known.writing.wants_usage(),
             selector: known.writing.selector(),
             bound: TokenBound::of(&fields),
             echoes: false,
+            beside: MessageHeaders::default(),
             fields,
         })
     }
@@ -127,13 +191,15 @@ impl Request {
         }
         Ok(Self {
             operation: Operation::Completions,
-            is_response: false,
+            form: Form::Chat,
             model: known.model,
+            models: Vec::new(),
             is_stream: known.writing.stream.unwrap_or(false),
             wants_usage: known.writing.wants_usage(),
             selector: known.writing.selector(),
             bound: TokenBound::of(&fields).for_prompts(prompts),
             echoes: known.echo.unwrap_or(false),
+            beside: MessageHeaders::default(),
             fields,
         })
     }
@@ -149,14 +215,16 @@ impl Request {
         let bound = TokenBound::of(&fields).for_prompts(count).without_answer();
         Ok(Self {
             operation: Operation::Rerank,
-            is_response: false,
+            form: Form::Chat,
             model: known.model,
+            models: Vec::new(),
             selector: known.fallback_selector.filter(|name| !name.is_empty()),
             is_stream: false,
             wants_usage: false,
             // The model reads the query with each document.
             bound: bound.repeating(known.query.len() as u64, count.saturating_sub(1)),
             echoes: false,
+            beside: MessageHeaders::default(),
             fields,
         })
     }
@@ -185,13 +253,15 @@ impl Request {
         fields.remove("fallback_selector");
         Ok(Self {
             operation: Operation::Embeddings,
-            is_response: false,
+            form: Form::Chat,
             model: known.model,
+            models: Vec::new(),
             selector: known.fallback_selector.filter(|name| !name.is_empty()),
             is_stream: false,
             wants_usage: false,
             bound: TokenBound::of(&fields).for_prompts(inputs).without_answer(),
             echoes: false,
+            beside: MessageHeaders::default(),
             fields,
         })
     }
@@ -231,7 +301,7 @@ impl Request {
         }
         if options == StreamOptions::Omitted {
             body.remove("stream_options");
-        } else if self.is_stream && !self.is_response {
+        } else if self.is_stream && self.form == Form::Chat {
             let mut own: RawObject = body.value("stream_options").unwrap_or_default();
             own.retain(|name| options == StreamOptions::AsSent || name == INCLUDE_USAGE);
             own.set(INCLUDE_USAGE, &true)?;

@@ -1,19 +1,22 @@
 //! Chooses the models that a call tries, with their servers and prices.
 //!
-//! A catalog model that serves the operation is called by its slug. If that model fails, the models
-//! of its fallback chain follow. Any other id is sent to the upstream unchanged. The only
-//! difference between local and remote models is the [`Target`] of a call.
+//! A catalog model that serves the operation is called by its slug. Any other id goes to the
+//! upstreams that serve it (`upstreams`). The models of the organization's fallback chain follow.
+//! The only difference between local and remote models is the [`Target`] of a call.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::header::HeaderValue;
+use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use serde_json::{Map, Value};
 
 use super::allowance::Allowance;
+use super::call::End;
 use super::error::Error;
-use super::request::Request;
+use super::request::{Form, Request};
 use super::service::Inner;
+use super::upstream::Limits;
+use super::upstreams::{Upstream, Use};
 use orrery_catalog::Model;
 use orrery_domain::chat::{Operation, Tokens};
 use orrery_domain::ids::OrganizationId;
@@ -22,6 +25,7 @@ use orrery_domain::invalid_request::InvalidRequest;
 use orrery_domain::model::{Pricing, Rates, Usage};
 use orrery_domain::money::Usd;
 use orrery_domain::spelling;
+use orrery_domain::time::Timestamp;
 use orrery_records::billing;
 use orrery_records::chains;
 use orrery_runners::Server;
@@ -39,13 +43,14 @@ pub(crate) struct Candidate {
     pub price: Price,
     /// The request built by a fallback chain's mapping.
     pub mapped: Option<Box<Request>>,
+    /// The name of the model in answers, if the server's own name must be replaced.
+    pub shown: Option<String>,
 }
-
-/// Time limit for a complete response from the upstream. A catalog model has its own limit.
-const UPSTREAM_TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// Maximum cost of one answer in US dollars; higher costs are clamped.
 const COST_MAX: f64 = 1.0e9;
+/// Maximum number of models that a call tries, with all of its chains.
+const CANDIDATES_MAX: usize = 64;
 /// Maximum number of local models that an error message lists.
 const NAMED_MAX: usize = 20;
 
@@ -53,7 +58,39 @@ impl Candidate {
     /// Returns the time limit for a complete response.
     #[must_use]
     pub(crate) fn time_max(&self) -> Duration {
-        self.local.as_ref().map_or(UPSTREAM_TIME_MAX, |model| model.timeout)
+        match (&self.local, &self.target) {
+            (Some(model), _) => model.timeout,
+            (None, Target::Upstream(used)) => used.upstream.options.timeout,
+            (None, Target::Pool { .. } | Target::Process(_)) => Duration::MAX,
+        }
+    }
+
+    /// Returns the time limits of an attempt that begins now. With `is_whole`, the first byte may
+    /// take a catalog model as long as the complete response.
+    #[must_use]
+    pub(crate) fn limits(&self, inner: &Inner, is_whole: bool) -> Limits {
+        let (first_byte, idle) = match (&self.target, &self.local) {
+            (Target::Upstream(used), _) => {
+                let options = &used.upstream.options;
+                (options.first_byte_timeout, options.idle_timeout)
+            }
+            (Target::Pool { .. } | Target::Process(_), Some(model)) if is_whole => {
+                (model.timeout, inner.options.idle_timeout)
+            }
+            (Target::Pool { .. } | Target::Process(_), _) => {
+                (inner.options.first_byte_timeout, inner.options.idle_timeout)
+            }
+        };
+        Limits::from_now(first_byte, self.time_max(), idle)
+    }
+
+    /// Counts the end of an answer that had begun.
+    pub(crate) fn count(&self, end: &End, cost: Usd, now: Timestamp) {
+        let Target::Upstream(used) = &self.target else { return };
+        match end {
+            End::Done | End::Cancelled => used.upstream.answered(cost),
+            End::Failed(failure) => used.upstream.failed(used.key, failure, now),
+        }
     }
 
     /// Returns the request for this model.
@@ -84,14 +121,8 @@ impl Candidate {
 /// The destination of a call.
 #[derive(Debug, Clone)]
 pub(crate) enum Target {
-    /// The upstream.
-    Server {
-        url: String,
-        /// The server's name for the model; with `None`, the client's name is used.
-        model: Option<String>,
-        /// `Bearer …`, marked as sensitive.
-        authorization: Option<HeaderValue>,
-    },
+    /// An upstream.
+    Upstream(Use),
     /// The OpenAI-compatible servers of a catalog model. Each request is sent to one of these
     /// servers.
     Pool {
@@ -108,14 +139,24 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    /// Returns the `Bearer …` header, if the server requires one.
+    /// Returns the value of the header with the server's key, if the server requires one.
     #[must_use]
-    pub(crate) const fn authorization(&self) -> Option<&HeaderValue> {
+    pub(crate) fn secret(&self) -> Option<&HeaderValue> {
         match self {
-            Self::Server { authorization, .. } | Self::Pool { authorization, .. } => {
-                authorization.as_ref()
-            }
+            Self::Upstream(used) => used.secret(),
+            Self::Pool { authorization, .. } => authorization.as_ref(),
             Self::Process(_) => None,
+        }
+    }
+
+    /// Adds the headers that the server requires.
+    pub(crate) fn add_headers(&self, headers: &mut HeaderMap) {
+        match self {
+            Self::Upstream(used) => used.add_headers(headers),
+            Self::Pool { authorization: Some(authorization), .. } => {
+                headers.insert(AUTHORIZATION, authorization.clone());
+            }
+            Self::Pool { authorization: None, .. } | Self::Process(_) => {}
         }
     }
 
@@ -123,7 +164,7 @@ impl Target {
     #[must_use]
     pub(crate) fn model(&self) -> Option<&str> {
         match self {
-            Self::Server { model, .. } => model.as_deref(),
+            Self::Upstream(used) => Some(&used.model),
             Self::Pool { model, .. } => Some(model),
             Self::Process(process) => Some(process.name()),
         }
@@ -202,8 +243,8 @@ impl Price {
 }
 
 impl Inner {
-    /// Returns the models that a call tries, in order; at least one. `alias` is the model that the
-    /// request's `model` stands for, if `model` is an alias.
+    /// Returns the models that a call tries, in order; at least one. `ids` are the ids that the
+    /// request names, with the models that they stand for.
     ///
     /// # Errors
     /// [`Error::NoModel`]; [`Error::Invalid`] for an unknown chain; [`Error::Chains`].
@@ -211,55 +252,39 @@ impl Inner {
         &self,
         organization: OrganizationId,
         request: &Request,
-        alias: Option<&str>,
+        ids: &[Named],
     ) -> Result<Vec<Candidate>, Error> {
-        let id = alias.unwrap_or(&request.model);
-        if let Some(name) = &request.selector
-            && self.catalog.get(id).is_none()
-            && self.catalog.unserved(id).is_none()
-        {
-            return Err(unknown_chain(name, id, ""));
-        }
-        let mut first = self.find(id, request.operation)?;
-        if first.local.is_none() {
-            if let (Target::Server { url, model, .. }, Some(upstream)) =
-                (&mut first.target, &self.options.upstream)
+        let mut all = Vec::new();
+        for named in ids {
+            let mut found = self.find(named, request.operation, request.form)?;
+            if request.form != Form::Chat
+                && let Some(local) = found.first().filter(|first| first.local.is_some())
             {
-                *url = format!("{}{}", upstream.url, request.path());
-                *model = alias.map(str::to_owned);
+                return Err(wrong_kind(&local.name, &[Operation::Chat], request.operation));
             }
-            return Ok(vec![first]);
+            if request.form == Form::Chat {
+                self.add_fallbacks(organization, &mut found, request, named).await?;
+            }
+            all.extend(found);
         }
-        if request.is_response {
-            return Err(wrong_kind(&first.name, &[Operation::Chat], request.operation));
-        }
-        self.with_fallbacks(organization, first, request).await
+        all.truncate(CANDIDATES_MAX);
+        Ok(all)
     }
 
-    /// Returns the only model that a call tries, whose `model` is `id`, or stands for `alias`.
+    /// Returns the ways to call the model with this id, at least one: the catalog model with this
+    /// slug, or else the upstreams that serve it. A request for a catalog slug is never sent to an
+    /// upstream.
     ///
     /// # Errors
-    /// The errors of [`Inner::find`].
-    pub(crate) fn only(
+    /// [`Error::Invalid`] for a model that does not serve the operation; [`Error::Unserved`];
+    /// [`Error::NoModel`].
+    pub(crate) fn find(
         &self,
-        id: &str,
-        alias: Option<&str>,
+        named: &Named,
         operation: Operation,
-    ) -> Result<Candidate, Error> {
-        let mut found = self.find(alias.unwrap_or(id), operation)?;
-        if let Target::Server { model, .. } = &mut found.target {
-            *model = alias.map(str::to_owned);
-        }
-        Ok(found)
-    }
-
-    /// Returns the model with this id: the catalog model with this slug, or else the upstream's
-    /// model. A request for a catalog slug is never sent to the upstream.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] for a catalog model that does not serve the operation;
-    /// [`Error::Unserved`]; [`Error::NoModel`].
-    pub(crate) fn find(&self, id: &str, operation: Operation) -> Result<Candidate, Error> {
+        form: Form,
+    ) -> Result<Vec<Candidate>, Error> {
+        let id = named.model();
         let Some(model) = self.catalog.get(id) else {
             return match self.catalog.unserved(id) {
                 Some(unserved) => Err(Error::Unserved {
@@ -267,37 +292,64 @@ impl Inner {
                     file: unserved.file.file_name().unwrap_or_default().display().to_string(),
                 }),
                 None if id == self.options.agent_id => Err(is_agent(id)),
-                None => self.upstream(id, operation),
+                None => self.at_upstreams(named, operation, form),
             };
         };
         let serves = |operation: &Operation| model.runner.server(*operation).is_some();
         let served: Vec<Operation> = Operation::ALL.into_iter().filter(serves).collect();
         let slug = model.slug.to_string();
-        self.local(model, operation).ok_or_else(|| wrong_kind(&slug, &served, operation))
+        let mut local =
+            self.local(model, operation).ok_or_else(|| wrong_kind(&slug, &served, operation))?;
+        local.shown = named.alias().map(str::to_owned);
+        Ok(vec![local])
     }
 
-    /// Returns an upstream model.
-    ///
-    /// # Errors
-    /// [`Error::NoModel`] if there is no upstream.
-    pub(crate) fn upstream(&self, model: &str, operation: Operation) -> Result<Candidate, Error> {
-        let model = model.to_owned();
-        let Some(upstream) = &self.options.upstream else {
+    /// Returns the upstreams that serve a model and read requests in this format, with their keys, in
+    /// the order to try them.
+    fn at_upstreams(
+        &self,
+        named: &Named,
+        operation: Operation,
+        form: Form,
+    ) -> Result<Vec<Candidate>, Error> {
+        let id = named.model();
+        let mut found: Vec<&Arc<Upstream>> = self.upstreams.matching(id).collect();
+        let Some(first) = found.first() else {
+            let model = id.to_owned();
             let hint = self.near_id(&model, operation);
-            return Err(Error::NoModel { model, hint, local: self.local_ids(operation) });
+            let has_upstreams = !self.upstreams.all().is_empty();
+            let local = self.local_ids(operation);
+            return Err(Error::NoModel { model, has_upstreams, hint, local });
         };
-        let pricing = self.options.prices.get(&model).cloned();
-        Ok(Candidate {
-            name: model,
-            target: Target::Server {
-                url: format!("{}{}", upstream.url, operation.path()),
-                model: None,
-                authorization: upstream.authorization.clone(),
-            },
+        let first = first.name().to_owned();
+        found.retain(|one| one.serves(operation) && one.reads(form));
+        if found.is_empty() {
+            let message = format!(
+                "the upstream '{first}' of the model '{id}' supports chat completions, not {}",
+                operation.words()
+            );
+            return Err(InvalidRequest::field("model", message).into());
+        }
+        let chosen = self.upstreams.order(found);
+        Ok(chosen.into_iter().map(|(upstream, key)| self.remote(named, upstream, key)).collect())
+    }
+
+    /// Returns the candidate for an upstream's model.
+    fn remote(&self, named: &Named, upstream: Arc<Upstream>, key: usize) -> Candidate {
+        let id = named.model();
+        let model = upstream.model(id).unwrap_or(id);
+        let own = upstream.options.prices.get(model);
+        let pricing = own.or_else(|| self.options.prices.get(id)).cloned();
+        let shown = named.alias().or_else(|| upstream.has_name().then_some(id));
+        let model = model.to_owned();
+        Candidate {
+            name: id.to_owned(),
+            shown: shown.map(str::to_owned),
+            target: Target::Upstream(Use { upstream, key, model }),
             local: None,
             price: Price::new(pricing, self.options.fee),
             mapped: None,
-        })
+        }
     }
 
     /// Returns a hint with the known id that is most similar to `model`, in parentheses; empty if
@@ -342,31 +394,33 @@ impl Inner {
             price: Price::new(model.pricing.clone(), self.options.fee),
             local: Some(model),
             mapped: None,
+            shown: None,
         })
     }
 
-    /// Returns the model followed by the models of its fallback chain. The request may name a
-    /// chain; otherwise the first enabled chain by name applies. Models that do not serve the
-    /// operation are skipped.
-    async fn with_fallbacks(
+    /// Adds the models of the fallback chain of the model `named`. The request may name a chain;
+    /// otherwise the first enabled chain by name applies. Models that do not serve the operation are
+    /// skipped.
+    async fn add_fallbacks(
         &self,
         organization: OrganizationId,
-        first: Candidate,
+        candidates: &mut Vec<Candidate>,
         request: &Request,
-    ) -> Result<Vec<Candidate>, Error> {
+        named: &Named,
+    ) -> Result<(), Error> {
+        let id = named.model();
         let chain = match &request.selector {
             Some(name) => {
-                let found = self.chains.enabled(organization, &first.name, name).await;
+                let found = self.chains.enabled(organization, id, name).await;
                 Some(found.map_err(|error| {
                     if let chains::Error::NotFound { hint, .. } = &error {
-                        return unknown_chain(name, &first.name, hint);
+                        return unknown_chain(name, id, hint);
                     }
                     error.into()
                 })?)
             }
-            None => self.chains.first_enabled(organization, &first.name).await?,
+            None => self.chains.first_enabled(organization, id).await?,
         };
-        let mut candidates = vec![first];
         for entry in chain.into_iter().flat_map(|chain| chain.entries) {
             let model = self.catalog.get(&entry.model);
             let found = model.and_then(|model| self.local(model, request.operation));
@@ -375,9 +429,36 @@ impl Inner {
                 let Some(mapped) = mapped(map, request) else { continue };
                 candidate.mapped = Some(Box::new(mapped));
             }
+            candidate.shown = named.alias().map(str::to_owned);
             candidates.push(candidate);
         }
-        Ok(candidates)
+        Ok(())
+    }
+}
+
+/// A model ID of a request, with the model that it stands for.
+#[derive(Debug, Clone)]
+pub(crate) struct Named {
+    /// The ID in the request.
+    pub asked: String,
+    /// The model, if the ID is an alias.
+    pub alias_of: Option<String>,
+}
+
+impl Named {
+    /// Returns the ID of a model that is not an alias.
+    pub(crate) fn plain(id: &str) -> Self {
+        Self { asked: id.to_owned(), alias_of: None }
+    }
+
+    /// Returns the ID of the model.
+    pub(crate) fn model(&self) -> &str {
+        self.alias_of.as_deref().unwrap_or(&self.asked)
+    }
+
+    /// Returns the ID in the request if it is an alias.
+    fn alias(&self) -> Option<&str> {
+        self.alias_of.as_ref().map(|_model| self.asked.as_str())
     }
 }
 

@@ -4,31 +4,30 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::header::HeaderValue;
-
 use super::aliases::Aliases;
 use super::error::Error;
-use super::models::UpstreamModels;
 use super::tokens::TokenBudgets;
+use super::upstreams::{UpstreamOptions, Upstreams};
 use orrery_catalog::Catalog;
 use orrery_domain::ids::KeyId;
 use orrery_domain::model::Pricing;
 use orrery_engine::Engine;
 use orrery_http::client::Client;
 use orrery_records::chains::Chains;
-use orrery_runners::openai::stream_options::Refusal;
 use orrery_runtime::{Clock, Tasks};
 use orrery_storage::{self as storage, Store};
 
 /// The settings of the router.
 #[derive(Debug, Clone)]
 pub struct Options {
-    pub upstream: Option<Upstream>,
-    /// The id of the agent, which is never sent to the upstream.
+    /// The servers for all models that are not in the catalog.
+    pub upstreams: Vec<UpstreamOptions>,
+    /// The id of the agent, which is never sent to an upstream.
     pub agent_id: String,
     /// The fee as a fraction of the price.
     pub fee: f64,
-    /// Prices of the upstream's models, indexed by id.
+    /// Prices of the upstreams' models, indexed by the id that clients send. The prices of an
+    /// upstream itself take precedence.
     pub prices: HashMap<String, Pricing>,
     /// IDs, which may contain one `*`, and the models that they stand for.
     pub aliases: Vec<(String, String)>,
@@ -38,25 +37,14 @@ pub struct Options {
     pub trace_content: bool,
     /// The daily token budget of an API key.
     pub tokens_per_day: Option<u64>,
-    /// Time limit for the first byte of a response.
+    /// Time limit for the first byte of a response of a catalog model.
     pub first_byte_timeout: Duration,
-    /// Maximum time between two pieces of a response.
+    /// Maximum time between two pieces of a response of a catalog model.
     pub idle_timeout: Duration,
-    /// Cache lifetime of the upstream's list of models.
+    /// Cache lifetime of the upstreams' lists of models.
     pub catalog_ttl: Duration,
     /// Maximum time for which responses may continue during a shutdown.
     pub stop_grace: Duration,
-}
-
-/// The server for all models that are not in the catalog.
-#[derive(Debug, Clone)]
-pub struct Upstream {
-    /// The base URL, including `/v1`, without a trailing slash.
-    pub url: String,
-    /// `Bearer …`, marked as sensitive.
-    pub authorization: Option<HeaderValue>,
-    /// Whether the server has OpenAI's Responses API, to which requests in its format pass.
-    pub has_responses: bool,
 }
 
 /// The dependencies of the router.
@@ -82,9 +70,7 @@ pub(super) struct Inner {
     pub(super) engine: Engine,
     pub(super) client: Client,
     pub(super) tokens: TokenBudgets,
-    /// Whether the upstream has rejected `stream_options`.
-    pub(super) upstream_options: Refusal,
-    pub(super) upstream_models: UpstreamModels,
+    pub(super) upstreams: Upstreams,
     pub(super) aliases: Aliases,
 }
 
@@ -107,11 +93,11 @@ pub struct Chat {
 impl Chat {
     /// Creates a router with these settings.
     #[must_use]
-    pub fn new(dependencies: Dependencies, options: Options) -> Self {
+    pub fn new(dependencies: Dependencies, mut options: Options) -> Self {
         let Dependencies { store, clock, tasks, catalog, chains, engine, client } = dependencies;
         let policies = engine.policies().clone();
         let tokens = TokenBudgets::new(store, clock.clone(), policies, options.tokens_per_day);
-        let upstream_models = UpstreamModels::default();
+        let upstreams = Upstreams::new(std::mem::take(&mut options.upstreams));
         let aliases = Aliases::of(&options.aliases);
         Self {
             inner: Arc::new(Inner {
@@ -123,8 +109,7 @@ impl Chat {
                 engine,
                 client,
                 tokens,
-                upstream_options: Refusal::default(),
-                upstream_models,
+                upstreams,
                 aliases,
             }),
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::header::{
-    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap,
+    ACCEPT, ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
 };
 use hyper::{Request, Response};
 use tokio::time::{Instant, timeout_at};
@@ -18,6 +18,7 @@ use tokio::time::{Instant, timeout_at};
 use super::error::Failure;
 use super::route::Target;
 use super::service::Inner;
+use super::upstreams::{ANTHROPIC_VERSION, Translation};
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::trace;
 use orrery_http::places::Arriving;
@@ -54,7 +55,7 @@ pub(crate) struct Opened {
 /// A request to send.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked<'r> {
-    /// The path of the request's URL if a local process serves the model.
+    /// The path of the request's URL, without `/v1`.
     pub path: &'static str,
     pub content: &'r dyn Content,
     /// The media type of the answer, for `Accept`.
@@ -82,6 +83,43 @@ pub(crate) trait Content: Send + Sync {
     fn whole(&self) -> Option<Bytes> {
         None
     }
+
+    /// Whether the body has the format of Anthropic's Messages API.
+    fn is_message(&self) -> bool {
+        false
+    }
+
+    /// Adds headers of the request.
+    fn add_headers(&self, _headers: &mut HeaderMap) {}
+}
+
+/// A request in the format of Anthropic's Messages API.
+pub(crate) struct NativeMessage {
+    pub body: Bytes,
+    /// The header `anthropic-beta`.
+    pub beta: Option<HeaderValue>,
+}
+
+impl Content for NativeMessage {
+    fn size(&self) -> u64 {
+        self.body.size()
+    }
+
+    fn body(&self) -> http::Body {
+        self.body.body()
+    }
+
+    fn is_message(&self) -> bool {
+        true
+    }
+
+    fn add_headers(&self, headers: &mut HeaderMap) {
+        let version = HeaderValue::from_static(ANTHROPIC_VERSION);
+        headers.insert(HeaderName::from_static("anthropic-version"), version);
+        if let Some(beta) = &self.beta {
+            headers.insert(HeaderName::from_static("anthropic-beta"), beta.clone());
+        }
+    }
 }
 
 impl Content for Bytes {
@@ -105,6 +143,7 @@ pub(crate) struct Responded {
     pub arriving: Arriving,
     pub in_use: Option<InUse>,
     pub lease: Option<Lease>,
+    pub translation: Option<Box<Translation>>,
 }
 
 /// The time limits of an attempt.
@@ -116,15 +155,17 @@ pub(crate) struct Limits {
     pub first_byte: Instant,
     /// The deadline for the complete response.
     pub whole: Instant,
+    /// Maximum time between two pieces of the response.
+    pub idle: Duration,
 }
 
 impl Limits {
     /// Creates limits for an attempt that begins now.
     #[must_use]
-    pub(crate) fn from_now(first_byte: Duration, whole: Duration) -> Self {
+    pub(crate) fn from_now(first_byte: Duration, whole: Duration, idle: Duration) -> Self {
         let begun = runtime::monotonic_now();
         let after = |time: Duration| begun.checked_add(time).unwrap_or(begun);
-        Self { begun, first_byte: after(first_byte.min(whole)), whole: after(whole) }
+        Self { begun, first_byte: after(first_byte.min(whole)), whole: after(whole), idle }
     }
 }
 
@@ -145,10 +186,13 @@ impl Inner {
         limits: Limits,
     ) -> Result<Opened, Failure> {
         let responded = self.respond(name, target, asked, limits).await?;
-        let Responded { headers, arriving, in_use, mut lease } = responded;
+        let Responded { headers, arriving, in_use, mut lease, translation } = responded;
         let declared = is_event_stream(&headers);
         let begun = async {
             let mut body = Body::of(name, &headers, arriving)?;
+            if let Some(translation) = translation {
+                body = body.translated(translation);
+            }
             let (came_as_stream, first) = if is_stream || declared {
                 begin(name, &mut body, limits.first_byte, declared).await?
             } else {
@@ -179,16 +223,33 @@ impl Inner {
         asked: Asked<'_>,
         limits: Limits,
     ) -> Result<Responded, Failure> {
-        let Asked { path, content, may_fall_back, .. } = asked;
+        let translated = match target {
+            Target::Upstream(used) if used.is_anthropic() && !asked.content.is_message() => {
+                let created = self.clock.now().unix_seconds();
+                Some(Translation::begin(name, asked.content, created).await?)
+            }
+            Target::Upstream(_) | Target::Pool { .. } | Target::Process(_) => None,
+        };
+        let (content, translation) = translated.unzip();
+        let content = content.as_ref().map_or(asked.content, |content| content as &dyn Content);
+        let asked = Asked { content, ..asked };
+        let Asked { path, may_fall_back, .. } = asked;
         let request = |url: &str| request(name, url, target, asked);
         let sending = async {
             Ok(match target {
-                Target::Server { url, .. } => {
-                    (self.connect(name, || request(url)).await?, None, None)
+                Target::Upstream(used) => {
+                    let servers = &used.upstream.servers;
+                    let request = |url: &str| request(&used.url(url, path));
+                    let tries = if may_fall_back { 1 } else { CONNECTS_MAX };
+                    let opened = self.connect_to_one(name, servers, request, tries).await;
+                    let (answer, lease) = opened?;
+                    (answer, None, Some(lease))
                 }
                 Target::Pool { servers, path, .. } => {
                     let request = |url: &str| request(&format!("{url}{path}"));
-                    let (answer, lease) = self.connect_to_one(name, servers, request).await?;
+                    let tries = if servers.len() > 1 { 1 } else { CONNECTS_MAX };
+                    let opened = self.connect_to_one(name, servers, request, tries).await;
+                    let (answer, lease) = opened?;
                     (answer, None, Some(lease))
                 }
                 Target::Process(process) => {
@@ -204,22 +265,24 @@ impl Inner {
         let (answer, in_use, mut lease) = answer.map_err(|_elapsed| too_late(name))??;
         let (head, arriving) = answer.into_parts();
         if !head.status.is_success() {
-            note(lease.as_mut(), None);
-            return Err(answer::refusal(name, &head, arriving, target.authorization()).await);
+            let failure = answer::refusal(name, &head, arriving, target.secret()).await;
+            // A status below 500 is the server's answer to the request.
+            note(lease.as_mut(), Some(&failure).filter(|_| head.status.is_server_error()));
+            return Err(failure);
         }
-        Ok(Responded { headers: head.headers, arriving, in_use, lease })
+        let translation = translation.map(Box::new);
+        Ok(Responded { headers: head.headers, arriving, in_use, lease, translation })
     }
 
-    /// Sends a request to one of a model's servers. If there is only one server, a failed
-    /// connection is tried once more.
+    /// Sends a request to one of a model's servers. A failed connection is tried up to `most` times.
     async fn connect_to_one(
         &self,
         name: &str,
         servers: &Pool,
         request: impl Fn(&str) -> Result<Request<http::Body>, Failure>,
+        most: u32,
     ) -> Result<(Response<Arriving>, Lease), Failure> {
         let mut tries = 1;
-        let most = if servers.len() > 1 { 1 } else { CONNECTS_MAX };
         loop {
             match servers.open_streaming(&self.client, &request).await {
                 Ok(opened) => return Ok(opened),
@@ -231,24 +294,6 @@ impl Inner {
                     tokio::time::sleep(CONNECT_PAUSE).await;
                 }
                 Err(endpoints::Error::Client(error)) => return Err(unreached(name, &error)),
-            }
-        }
-    }
-
-    async fn connect(
-        &self,
-        name: &str,
-        request: impl Fn() -> Result<Request<http::Body>, Failure>,
-    ) -> Result<Response<Arriving>, Failure> {
-        let mut tries = 1;
-        loop {
-            match self.client.open_streaming(request()?).await {
-                Ok(answer) => return Ok(answer),
-                Err(error) if tries < CONNECTS_MAX && may_connect_again(&error) => {
-                    tries += 1;
-                    tokio::time::sleep(CONNECT_PAUSE).await;
-                }
-                Err(error) => return Err(unreached(name, &error)),
             }
         }
     }
@@ -267,8 +312,9 @@ fn request(
         .header(CONTENT_LENGTH, content.size())
         .header(ACCEPT, accept)
         .header(ACCEPT_ENCODING, "identity");
-    if let Some(authorization) = target.authorization() {
-        request = request.header(AUTHORIZATION, authorization);
+    if let Some(headers) = request.headers_mut() {
+        content.add_headers(headers);
+        target.add_headers(headers);
     }
     let leaves = !matches!(target, Target::Process(_));
     if let Some(headers) = request.headers_mut().filter(|_| leaves) {

@@ -9,6 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use super::call::{Answer, Begun, Call, Came, End, Reply, keeps_content};
 use super::error::{Error, Failure};
 use super::meter::Meter;
+use super::request::Form;
 use super::rerank;
 use super::route::Candidate;
 use super::upstream::{Opened, note};
@@ -52,15 +53,16 @@ impl Call {
         let is_stream = self.request.is_stream;
         let is_deferred = self.is_deferred();
         let most = if is_stream || is_deferred { EVENT_MAX } else { ANSWER_MAX };
-        let idle = self.inner.options.idle_timeout;
-        let mut read = read_whole(name, &mut opened, idle, &mut self.lease, most).await;
+        let mut read = read_whole(name, &mut opened, &mut self.lease, most).await;
         if is_stream && let Ok(text) = &read {
             let bytes = text.len().saturating_mul(STREAM_COPIES);
             read = self.lease.grow_to(bytes).map_or_else(|_full| Err(too_many_bodies()), |()| read);
         }
         let operation = self.request.operation;
         let parsed = match read {
-            Ok(text) if self.request.is_response => parse_response(name, text, is_stream).await,
+            Ok(text) if self.request.form != Form::Chat => {
+                parse_native(self.request.form, name, text, is_stream).await
+            }
             Ok(text) => parse_aside(operation, name, text, is_stream).await,
             Err(failure) => Err(failure),
         };
@@ -95,12 +97,12 @@ impl Call {
         let mut meter =
             Meter::new(self.prompt_tokens(&candidate), keeps_content(&self.inner, operation));
         let bytes = text.len();
-        let is_response = self.request.is_response;
+        let form = self.request.form;
         let measure = move || {
-            if is_response {
-                meter.response(&answer);
-            } else {
-                meter.whole(operation, &answer, &text);
+            match form {
+                Form::Chat => meter.whole(operation, &answer, &text),
+                Form::Responses => meter.response(&answer),
+                Form::Messages => meter.message(&answer),
             }
             (meter, answer)
         };
@@ -118,13 +120,13 @@ impl Call {
             return;
         };
         let came = self.came(&candidate, &meter, begun);
-        let body = match self.alias().filter(|_| answer.get("model").is_some()) {
-            Some(alias) => answer.set("model", alias),
+        let body = match candidate.shown.as_ref().filter(|_| answer.get("model").is_some()) {
+            Some(shown) => answer.set("model", shown),
             None => Ok(()),
         };
-        let body = body.and_then(|()| match is_response {
-            true => with_cost_of_response(&mut answer, came.tokens, came.cost),
-            false => with_cost(&mut answer, came.tokens, came.cost),
+        let body = body.and_then(|()| match form {
+            Form::Responses => with_cost_of_response(&mut answer, came.tokens, came.cost),
+            Form::Chat | Form::Messages => with_cost(&mut answer, came.tokens, came.cost),
         });
         let body = body.map(Bytes::from);
         let beside = match (&body, self.beside.take()) {
@@ -135,6 +137,7 @@ impl Call {
         let finish_reasons = meter.take_finish_reasons();
         let first_byte = Some(first_byte);
         let came = Came { first_byte, content, finish_reasons, beside, ..came };
+        candidate.count(&End::Done, came.cost, self.inner.clock.now());
         let recorded = self.record(&candidate, &End::Done, came).await;
         let replied = match (recorded, body) {
             (Ok(()), Ok(body)) => Ok(Answer::Whole { execution, body }),
@@ -150,15 +153,13 @@ impl Call {
     }
 }
 
-/// Reads an answer of at most `most` bytes. Each pause between two pieces may last at most `idle`.
-/// `lease` reserves twice the answer's size, because the answer is serialized again with its cost.
+/// Reads an answer of at most `most` bytes. `lease` reserves twice the answer's size, because the answer is serialized again with its cost.
 ///
 /// # Errors
 /// [`Failure`]
 pub(crate) async fn read_whole(
     name: &str,
     opened: &mut Opened,
-    idle: Duration,
     lease: &mut Lease,
     most: usize,
 ) -> Result<Bytes, Failure> {
@@ -166,7 +167,7 @@ pub(crate) async fn read_whole(
     let mut read = BytesMut::from(opened.first.take().unwrap_or_default());
     loop {
         let now = runtime::monotonic_now();
-        let until = now.checked_add(idle).unwrap_or(now);
+        let until = now.checked_add(opened.limits.idle).unwrap_or(now);
         let data = timeout_at(until.min(deadline), opened.body.next()).await;
         let data = data.map_err(|_elapsed| too_late(name))?;
         let data = data.map_err(|error| broken(name, &format!("its answer broke: {error}")))?;
@@ -234,8 +235,14 @@ async fn parse_aside(
     answers::parse_aside(bytes, parse).await.unwrap_or(Err(unparsed))
 }
 
-/// Parses a complete response of OpenAI's Responses API.
-async fn parse_response(name: &str, text: Bytes, is_stream: bool) -> Result<Parsed, Failure> {
+/// Parses a complete answer of OpenAI's Responses API, or of Anthropic's Messages API.
+async fn parse_native(
+    form: Form,
+    name: &str,
+    text: Bytes,
+    is_stream: bool,
+) -> Result<Parsed, Failure> {
+    let field = if form == Form::Messages { "content" } else { "output" };
     if is_stream {
         return Err(misunderstood(name, "its answer is not a stream"));
     }
@@ -246,9 +253,9 @@ async fn parse_response(name: &str, text: Bytes, is_stream: bool) -> Result<Pars
         let checked = content::check_values(&text);
         checked.map_err(|error| broken(&name, &format!("its answer cannot be read: {error}")))?;
         let answer = answer::parse(None, &name, &text)?;
-        match answer.get("output") {
+        match answer.get(field) {
             Some(_) => Ok(Parsed::Whole(answer, text)),
-            None => Err(misunderstood(&name, "its answer has no output")),
+            None => Err(misunderstood(&name, &format!("its answer has no {field}"))),
         }
     };
     answers::parse_aside(bytes, parse).await.unwrap_or(Err(unparsed))

@@ -77,7 +77,7 @@ pub(super) async fn run(asked: Chat, config: &Config) -> anyhow::Result<()> {
          terminal",
     )?;
     let models = models(&admin).await?;
-    let has_upstream = config.router.upstream_url.is_some();
+    let has_upstream = !config.router.upstreams.is_empty();
     let model = match asked.model {
         Some(model) => known(model, &models, has_upstream)?,
         None => first(&models)?,

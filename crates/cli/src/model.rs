@@ -86,6 +86,7 @@ async fn list(output: &Output, config: &Config) -> anyhow::Result<()> {
     if !output.is_json() {
         show_local(&answer, output)?;
         show_endpoints(&answer, output)?;
+        show_upstreams(&answer, output)?;
     }
     for model in answer.models.iter().filter(|_| !output.is_json()) {
         if let Some(reason) = &model.reason {
@@ -164,6 +165,57 @@ fn show_endpoints(answer: &Models, output: &Output) -> anyhow::Result<()> {
     ];
     output::raw(b"\n")?;
     output.show(answer, &columns, rows)
+}
+
+/// Prints the upstreams of the chat router.
+fn show_upstreams(answer: &Models, output: &Output) -> anyhow::Result<()> {
+    if answer.upstreams.is_empty() {
+        return Ok(());
+    }
+    let rows = answer.upstreams.iter().map(|upstream| {
+        let keys = match upstream.resting_keys {
+            0 => upstream.keys.to_string(),
+            resting => format!("{} ({resting} rest)", upstream.keys),
+        };
+        vec![
+            upstream.name.clone(),
+            upstream.kind.clone(),
+            upstream.url.clone(),
+            upstream.state.clone(),
+            keys,
+            upstream.priority.to_string(),
+            upstream.weight.to_string(),
+            upstream.in_flight.to_string(),
+            upstream.answered.to_string(),
+            upstream.failed.to_string(),
+            format!("{:.6}", upstream.spend),
+        ]
+    });
+    let columns = [
+        Column::Text("UPSTREAM"),
+        Column::Text("KIND"),
+        Column::Text("URL"),
+        Column::Text("STATE"),
+        Column::Text("KEYS"),
+        Column::Number("PRIORITY"),
+        Column::Number("WEIGHT"),
+        Column::Number("RUNNING"),
+        Column::Number("ANSWERED"),
+        Column::Number("FAILED"),
+        Column::Number("SPEND"),
+    ];
+    output::raw(b"\n")?;
+    output.show(answer, &columns, rows)?;
+    for upstream in &answer.upstreams {
+        let name = &upstream.name;
+        if let Some(reason) = &upstream.reason {
+            output::note(&format!("the upstream {name} is out of rotation: {reason}"));
+        }
+        if let Some(error) = &upstream.list_error {
+            output::note(&format!("the upstream {name} does not list its models: {error}"));
+        }
+    }
+    Ok(())
 }
 
 fn size(bytes: u64) -> String {

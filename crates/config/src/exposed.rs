@@ -16,8 +16,9 @@ use orrery_domain::mask::MASKED;
 /// Permission bits of users who are neither the owner nor in the group.
 const OTHERS: u32 = 0o007;
 /// Words in a key's name that mark a secret.
-const WORDS: [&str; 9] = [
+const WORDS: [&str; 10] = [
     "key",
+    "keys",
     "pat",
     "passwd",
     "password",
@@ -207,6 +208,7 @@ mod tests {
     fn secret_in_readable_file_is_reported() {
         for (text, key) in [
             ("[router]\nupstream_key = 'sk-upstream'", "`router.upstream_key`"),
+            ("[[router.upstreams]]\nkeys = ['abc', 'def']", "`router.upstreams.keys`"),
             (
                 "telemetry.otlp_headers = { authorization = 'Bearer x' }",
                 "`telemetry.otlp_headers.authorization`",
@@ -263,6 +265,7 @@ mod tests {
                 r#"{"headers":{"Cookie":"***","Accept":"y"}}"#,
             ),
             ("after = ['copy', '--token', 'abc']", r#"{"after":"***"}"#),
+            ("upstreams = [{ keys = ['abc', 'def'] }]", r#"{"upstreams":[{"keys":"***"}]}"#),
             ("after = ['copy', 'to']", r#"{"after":["copy","to"]}"#),
             (
                 "servers = [{ name = 'a', env = { API_TOKEN = 'x' }, n = 1.5, b = true }]",

@@ -27,6 +27,7 @@ mod sections;
 mod source;
 #[cfg(test)]
 mod tests;
+mod upstreams;
 pub mod values;
 
 use std::fmt;
@@ -43,6 +44,7 @@ pub use self::oidc::{Oidc, OidcGroup};
 pub use self::router::{ModelPrice, Responses, Router};
 pub use self::secret::Secret;
 pub use self::source::{Flags, LOCAL_FILE, Source};
+pub use self::upstreams::{StreamOptions, Upstream, UpstreamKind};
 
 /// The text of `config.example.toml`: each key with its default and a description.
 const EXAMPLE: &str = include_str!("../../../config.example.toml");

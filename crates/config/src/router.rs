@@ -1,5 +1,5 @@
-//! The section `[router]`: the upstream for chat models that this box does not run, and the
-//! upstream's prices. Each table in the list of prices is read as strictly as a section.
+//! The section `[router]`: the upstreams for chat models that this box does not run (`upstreams`),
+//! and their prices. Each table in the list of prices is read as strictly as a section.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,16 +8,17 @@ use serde_json::json;
 
 use super::Secret;
 use super::reader::{Parsed, Section};
+use super::upstreams::{self, LAST, SILENCE, Times, UPSTREAMS_MAX, Upstream};
 use super::values::{
     self, Value, api_url, duration, flag, list, map, number, one_of, problem, text, web_address,
     wrong_type,
 };
 use orrery_domain::model::Rates;
 
-const MILLISECOND: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
-const HOUR: Duration = Duration::from_secs(3600);
-const DAY: Duration = Duration::from_secs(86_400);
+pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
+pub(super) const SECOND: Duration = Duration::from_secs(1);
+pub(super) const HOUR: Duration = Duration::from_secs(3600);
+pub(super) const DAY: Duration = Duration::from_secs(86_400);
 
 /// The largest fee: ten times the price.
 const FEE_MAX: f64 = 10.0;
@@ -30,14 +31,13 @@ const PRICE: &str = "a table such as { model = \"openai/gpt-x\", per_million_inp
 /// The chat router.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Router {
-    /// URL of the upstream for model ids that are not local, including `/v1`, without a trailing
-    /// slash. With `None`, such ids are unknown.
-    pub upstream_url: Option<String>,
-    pub upstream_key: Option<Secret>,
-    pub responses: Responses,
+    /// The upstreams for model ids that are not local, in the order of the file; the upstream of
+    /// `upstream_url` is the last. Without upstreams, such ids are unknown.
+    pub upstreams: Vec<Upstream>,
     /// Fraction added to each price: 0.05 adds 5 %.
     pub platform_fee: f64,
-    /// Prices of the upstream's models, at most one per model.
+    /// Prices of the upstreams' models, at most one per model. The prices of an upstream itself take
+    /// precedence.
     pub prices: Vec<ModelPrice>,
     /// Aliases: pairs of a model ID, which may contain one `*`, and the ID of the model that the
     /// alias stands for.
@@ -50,7 +50,7 @@ pub struct Router {
     pub first_byte_timeout: Duration,
     /// Time limit for a pause within a response.
     pub idle_timeout: Duration,
-    /// Time for which the upstream's list of models is cached.
+    /// Time for which the upstreams' lists of models are cached.
     pub catalog_ttl: Duration,
 }
 
@@ -62,12 +62,13 @@ pub struct ModelPrice {
     pub rates: Rates,
 }
 
-/// How requests in the format of OpenAI's Responses API reach the upstream.
+/// How requests in the format of OpenAI's Responses API, or of Anthropic's Messages API, reach an
+/// upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Responses {
     /// As chat completions.
     Translate,
-    /// As they are, for an upstream that has the Responses API.
+    /// As they are, for an upstream that has the same API.
     Native,
 }
 
@@ -88,9 +89,50 @@ impl Responses {
 /// Reads the section. A secret's path is resolved against `folder`.
 pub(super) fn router(section: &mut Section<'_>, folder: &Path) -> Router {
     let time = || duration(MILLISECOND..=HOUR);
-    let upstream_url =
-        section.optional("upstream_url", |value| api_url(value, web_address(value)?));
-    let upstream_key = section.optional("upstream_key", |value| key(value, folder));
+    let unnamed = unnamed(section, folder);
+    let named = section.get("upstreams", Vec::new(), list(|it| upstreams::upstream(it, folder)));
+    if named.len() > UPSTREAMS_MAX {
+        let message = format!("`router.upstreams` must have at most {UPSTREAMS_MAX} items");
+        section.error("upstreams", message);
+    }
+    for (index, upstream) in named.iter().enumerate() {
+        if named.iter().take(index).any(|earlier| earlier.name == upstream.name) {
+            let message = format!(
+                "`router.upstreams`: {:?} is listed twice; give each upstream a name of its own",
+                upstream.name
+            );
+            section.error("upstreams", message);
+        }
+    }
+    let prices = section.get("prices", Vec::new(), list(price));
+    if let Some(model) = upstreams::twice(&prices) {
+        section.error("prices", format!("`router.prices`: {model:?} is listed twice"));
+    }
+    let platform_fee = section.get("platform_fee", 0.0, number(0.0..=FEE_MAX));
+    let aliases = section.get("aliases", Vec::new(), map(alias));
+    let keep_content = section.get("keep_content", false, flag);
+    let connect_timeout = section.get("connect_timeout", 5 * SECOND, time());
+    let first_byte_timeout = section.get("first_byte_timeout", SILENCE, time());
+    let idle_timeout = section.get("idle_timeout", SILENCE, time());
+    let times = Times { idle: idle_timeout, first_byte: first_byte_timeout };
+    let upstreams = named.into_iter().chain(unnamed);
+    Router {
+        upstreams: upstreams.map(|one| upstreams::with_times(one, times)).collect(),
+        platform_fee,
+        prices,
+        aliases,
+        keep_content,
+        connect_timeout,
+        first_byte_timeout,
+        idle_timeout,
+        catalog_ttl: section.get("catalog_ttl", 300 * SECOND, duration(SECOND..=DAY)),
+    }
+}
+
+/// Reads the keys of the upstream without a name, except for its times.
+fn unnamed(section: &mut Section<'_>, folder: &Path) -> Option<Upstream> {
+    let url = section.optional("upstream_url", |value| api_url(value, web_address(value)?));
+    let key = section.optional("upstream_key", |value| key(value, folder));
     if section.span("upstream_key").is_some() && section.span("upstream_url").is_none() {
         let message = "`router.upstream_key` has no effect without `upstream_url`";
         section.error("upstream_key", message.to_owned());
@@ -101,26 +143,8 @@ pub(super) fn router(section: &mut Section<'_>, folder: &Path) -> Router {
         let message = "`router.responses = \"native\"` has no effect without `upstream_url`";
         section.error("responses", message.to_owned());
     }
-    let prices = section.get("prices", Vec::new(), list(price));
-    for (index, price) in prices.iter().enumerate() {
-        if prices.iter().take(index).any(|earlier| earlier.model == price.model) {
-            let message = format!("`router.prices`: {:?} is listed twice", price.model);
-            section.error("prices", message);
-        }
-    }
-    Router {
-        upstream_url,
-        upstream_key,
-        responses,
-        platform_fee: section.get("platform_fee", 0.0, number(0.0..=FEE_MAX)),
-        prices,
-        aliases: section.get("aliases", Vec::new(), map(alias)),
-        keep_content: section.get("keep_content", false, flag),
-        connect_timeout: section.get("connect_timeout", 5 * SECOND, time()),
-        first_byte_timeout: section.get("first_byte_timeout", 600 * SECOND, time()),
-        idle_timeout: section.get("idle_timeout", 600 * SECOND, time()),
-        catalog_ttl: section.get("catalog_ttl", 300 * SECOND, duration(SECOND..=DAY)),
-    }
+    let keys = key.into_iter().collect();
+    url.map(|url| Upstream { keys, responses, priority: LAST, ..Upstream::untimed(url) })
 }
 
 /// Reads an alias: an ID with at most one `*`, and the ID of a model.
@@ -138,7 +162,7 @@ fn alias(name: &str, value: &Value<'_>) -> Parsed<(String, String)> {
 }
 
 /// Parses a key that can be sent in a header.
-fn key(value: &Value<'_>, folder: &Path) -> Parsed<Secret> {
+pub(super) fn key(value: &Value<'_>, folder: &Path) -> Parsed<Secret> {
     let key = values::secret(folder)(value)?;
     let is_good = |byte: u8| byte.is_ascii_graphic();
     if key.expose().is_empty() || !key.expose().bytes().all(is_good) {
@@ -160,7 +184,7 @@ const RATES: [&str; 7] = [
     "per_image",
 ];
 
-fn price(value: &Value<'_>) -> Parsed<ModelPrice> {
+pub(super) fn price(value: &Value<'_>) -> Parsed<ModelPrice> {
     let table = value.get_ref().as_table().ok_or_else(|| {
         let dollars = json!({"type": "number", "minimum": 0, "maximum": PRICE_MAX});
         let mut properties = serde_json::Map::new();

@@ -91,7 +91,7 @@ fn config_example_options_parse() {
     assert_eq!(config.backup.recipients.len(), 1);
     assert_eq!(config.backup.log, Some(Duration::from_secs(60)));
     assert_eq!(config.limits.tokens_per_day, Some(1_000_000));
-    assert_eq!(config.router.upstream_url.as_deref(), Some("https://models.example/v1"));
+    assert_eq!(config.router.upstreams[0].url, "https://models.example/v1");
     assert_eq!(config.telemetry.otlp_endpoint.as_deref(), Some("http://127.0.0.1:4318"));
     assert!(matches!(config.tls.mode, TlsMode::Files { .. }));
     assert_eq!(config.hosts.agent.public_url, "https://box.lan:8446");
@@ -395,6 +395,87 @@ fn config_router_prices_are_read_per_model() {
         (", per_image = -1", "`router.prices`"),
     ] {
         check_error(&of(rates), message);
+    }
+}
+
+#[test]
+fn config_upstreams_are_read_with_their_defaults() {
+    let text = "[router]\nidle_timeout = '1m'\nupstream_url = 'http://last/v1'\n\
+                [[router.upstreams]]\nname = 'a'\nurl = 'https://a/v1/'\n\
+                [[router.upstreams]]\nname = 'b'\nkind = 'azure'\nurl = 'https://b'\n\
+                api_version = '2024-10-21'\nkeys = ['k1', 'k2']\nmodels = ['gpt-4o']\n\
+                prefix = 'az/'\nweight = 3\npriority = 2\ntimeout = '2m'\nidle_timeout = '5s'\n\
+                first_byte_timeout = '3s'\nstream_options = 'never'\nheaders = { X-A = 'b' }\n\
+                prices = [{ model = 'gpt-4o', per_image = 1 }]\n";
+    let [a, b, last] = &good(text).router.upstreams[..] else { panic!() };
+    let minute = Duration::from_secs(60);
+    assert_eq!((a.name.as_str(), a.url.as_str(), a.priority), ("a", "https://a/v1", 0));
+    assert_eq!((a.idle_timeout, a.first_byte_timeout, a.weight), (minute, 10 * minute, 1));
+    assert_eq!((&a.models[..], a.stream_options), (&["*".to_owned()][..], StreamOptions::Auto));
+    assert_eq!(b.kind, UpstreamKind::Azure { api_version: "2024-10-21".to_owned() });
+    let times = (b.timeout, b.idle_timeout, b.first_byte_timeout);
+    assert_eq!(times, (2 * minute, minute / 12, minute / 20));
+    assert_eq!((b.keys.len(), b.weight, b.priority, b.prices.len()), (2, 3, 2, 1));
+    assert_eq!((b.prefix.as_str(), b.headers[0].0.as_str()), ("az/", "x-a"));
+    assert_eq!((last.name.as_str(), last.idle_timeout), ("", minute));
+    assert!(last.priority > b.priority);
+    assert!(!format!("{a:?} {b:?}").contains("k1"), "keys are not printed");
+}
+
+#[test]
+fn config_upstreams_that_are_faulty_name_the_fault() {
+    let of =
+        |keys: &str| format!("router.upstreams = [{{ name = 'a', url = 'https://a/v1'{keys} }}]");
+    for (keys, message) in [
+        (", kind = 'other'", "\"openai\""),
+        (", url2 = 'x'", "unknown key `url2`; the keys here are name, kind, url"),
+        (", key = 'a', keys = ['b']", "set only one of `key` and `keys`"),
+        (", keys = []", "`keys` must have 1 to 64 keys"),
+        (", keys = ['secret1', 'secret1']", "`keys` has the same key twice"),
+        (", key = 'a b'", "visible ASCII characters only"),
+        (", models = []", "`models` must have 1 to 1000 patterns"),
+        (", models = ['a*b*']", "at most one `*`"),
+        (", prefix = 'a*'", "without `*`"),
+        (", weight = 0", "a whole number from 1 to 1000, found 0"),
+        (", priority = -1", "a whole number from 0 to 1000"),
+        (", timeout = '0s'", "from 1ms to 1d"),
+        (", stream_options = 'maybe'", "\"auto\""),
+        (", api_version = '2024'", "`api_version` applies only to the kind \"azure\""),
+        (", kind = 'azure'", "`api_version` is missing"),
+        (", kind = 'azure', api_version = 'a&b'", "is not a version such as"),
+        (", kind = 'azure', api_version = '2024'", "`models` must name its deployments"),
+        (", kind = 'anthropic', responses = 'native'", "needs the kind \"openai\""),
+        (", prices = [{ model = 'm' }]", "`per_million_input_tokens` is missing"),
+        (", prices = [{ model = 'm', per_image = 1 }, { model = 'm', per_image = 2 }]", "twice"),
+    ] {
+        check_error(&of(keys), message);
+    }
+    for (text, message) in [
+        ("router.upstreams = 1", "expected a list"),
+        ("router.upstreams = [1]", "expected a table such as { name = \"openai\""),
+        ("router.upstreams = [{ url = 'http://a/v1' }]", "`name` is missing"),
+        ("router.upstreams = [{ name = 'a' }]", "`url` is missing"),
+        ("router.upstreams = [{ name = 'A b', url = 'http://a/v1' }]", "lowercase letters"),
+        ("router.upstreams = [{ name = 'a', url = 'ftp://a' }]", "an address such as"),
+        (
+            "router.upstreams = [{ name = 'a', url = 'http://a/v1/chat/completions' }]",
+            "expected the URL of the whole API, such as \"http://a/v1\"",
+        ),
+        (
+            "router.upstreams = [{ name = 'a', kind = 'anthropic', url = 'http://a/v1/messages' }]",
+            "expected the URL of the whole API, such as \"http://a/v1\"",
+        ),
+        (
+            "router.upstreams = [{ name = 'a', kind = 'azure', api_version = '1', models = ['m'], \
+             url = 'http://a/openai/v1' }]",
+            "expected the URL of the resource, such as \"http://a\"",
+        ),
+        (
+            "router.upstreams = [{ name = 'a', url = 'http://a/v1' }, { name = 'a', url = 'http://b/v1' }]",
+            "\"a\" is listed twice; give each upstream a name of its own",
+        ),
+    ] {
+        check_error(text, message);
     }
 }
 

@@ -5,12 +5,14 @@
 //!
 //! | module | format | requests | answers and streams |
 //! |---|---|---|---|
-//! | [`chat`] | OpenAI's chat completions | written | read |
-//! | [`messages`] | Anthropic's Messages API | read | written |
+//! | [`chat`] | OpenAI's chat completions | read, written | read, written |
+//! | [`messages`] | Anthropic's Messages API | read, written | read, written |
 //! | [`responses`] | OpenAI's Responses API | read | written |
 //!
 //! A request of a client is read to a [`Request`], and written for the model's server. The answer is
-//! read to an [`Answer`], or to the [`Event`]s of a stream, and written for the client.
+//! read to an [`Answer`], or to the [`Event`]s of a stream, and written for the client. All requests
+//! pass the router as chat completions, which are translated again for upstreams with Anthropic's
+//! API.
 //!
 //! # Invariants
 //!

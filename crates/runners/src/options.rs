@@ -114,8 +114,14 @@ impl Model {
         dependencies: &Dependencies,
     ) -> Pool {
         let model = &self.name;
-        let settings =
-            Settings { model, addresses, patience: self.timeout, is_probed, starts_unknown };
+        let settings = Settings {
+            model,
+            addresses,
+            patience: self.timeout,
+            is_probed,
+            starts_unknown,
+            is_strict: false,
+        };
         Pool::new(&settings, &dependencies.endpoints)
     }
 

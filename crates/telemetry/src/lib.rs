@@ -68,8 +68,9 @@ const COMMIT_SECONDS: [f64; 11] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5];
 
 /// Counters with labels. Each of their series starts at the first event.
-const LABELLED: [&str; 5] = [
+const LABELLED: [&str; 6] = [
     "orrery_endpoint_requests_total",
+    "orrery_upstream_requests_total",
     "orrery_requests_total",
     "orrery_executions_total",
     "orrery_audit_repairs_total",
@@ -188,6 +189,11 @@ fn describe_counters() {
             "Requests to the endpoints of models that have several endpoints, by outcome: answered \
              or missed",
         ),
+        (
+            "orrery_upstream_requests_total",
+            "Attempts with the upstreams of the chat router, by outcome: answered, failed, limited \
+             (429) or rejected (the key)",
+        ),
         ("orrery_commits_total", "Commits made durable"),
         ("orrery_flushes_total", "Groups of commits flushed to disk together"),
         ("orrery_checkpoints_total", "Checkpoints, which move rows from the log to the tree"),
@@ -246,6 +252,12 @@ fn describe_gauges() {
         (
             "orrery_endpoint_in_flight",
             "Requests in flight at an endpoint of a model with several endpoints",
+        ),
+        ("orrery_upstream_used", "Whether an upstream of the chat router is in rotation: 1 or 0"),
+        ("orrery_upstream_in_flight", "Requests in flight at an upstream of the chat router"),
+        (
+            "orrery_upstream_spend_dollars",
+            "What callers have paid for an upstream's answers since the start of the service",
         ),
         ("orrery_webhook_in_flight", "Delivery attempts in flight"),
         ("orrery_webhook_open_circuits", "Receivers with an open circuit breaker"),

@@ -9,6 +9,8 @@ use super::{Time, openai, pattern};
 
 /// Maximum length of a model ID, in characters.
 pub const MODEL_CHARS_MAX: usize = 256;
+/// Maximum number of model IDs in `models`.
+pub const MODELS_MAX: usize = 8;
 /// Maximum number of messages in a conversation.
 pub const MESSAGES_MAX: usize = 10_000;
 /// Maximum number of inputs in an embeddings request.
@@ -33,6 +35,9 @@ pub struct CompletionRequest {
     /// The slug of a local chat model, or a model ID exactly as the upstream lists it.
     #[schemars(length(max = MODEL_CHARS_MAX), transform = pattern::name)]
     pub model: String,
+    /// Model IDs to try in this order if `model` fails before its answer begins.
+    #[schemars(length(max = MODELS_MAX), inner(length(min = 1, max = MODEL_CHARS_MAX)))]
+    pub models: Option<Vec<String>>,
     /// The conversation, oldest message first.
     #[schemars(length(min = 1, max = MESSAGES_MAX))]
     pub messages: Vec<Message>,

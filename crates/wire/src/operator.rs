@@ -217,6 +217,39 @@ pub struct LocalModel {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Models {
     pub models: Vec<Model>,
+    /// The upstreams of the chat router.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub upstreams: Vec<Upstream>,
+}
+
+/// An upstream of the chat router.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Upstream {
+    /// The name, or `default` for that of `router.upstream_url`.
+    pub name: String,
+    /// `openai`, `anthropic` or `azure`.
+    pub kind: String,
+    /// The URL, without user and query.
+    pub url: String,
+    /// `used`, `tried` (one request probes whether it works again) or `left out`.
+    pub state: String,
+    /// Why the upstream is out of rotation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Why its list of models cannot be fetched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub list_error: Option<String>,
+    pub priority: u32,
+    pub weight: u32,
+    pub in_flight: usize,
+    pub keys: usize,
+    /// Keys that rest, because the upstream limits or rejects them.
+    pub resting_keys: usize,
+    /// Answers and failed attempts since the start of the service.
+    pub answered: u64,
+    pub failed: u64,
+    /// What callers have paid for the answers since the start of the service, in US dollars.
+    pub spend: f64,
 }
 
 /// The result of a test run, which is not stored.

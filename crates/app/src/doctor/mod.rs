@@ -16,7 +16,7 @@ use url::Url;
 
 use super::rotation;
 use orrery_api::{Doctor, Finding, Listening, RunningService};
-use orrery_config::{Config, McpTransport, TlsMode, exposed, values};
+use orrery_config::{Config, McpTransport, TlsMode, UpstreamKind, exposed, values};
 use orrery_domain::time::Timestamp;
 use orrery_runners::command;
 
@@ -54,7 +54,7 @@ pub fn without_store(config: &Config, now: Timestamp) -> Vec<Finding> {
 pub fn settled(config: &Config, now: Timestamp) -> Vec<Finding> {
     let mut found = folders::findings(config);
     found.extend(exposed(config).map(|warning| secrets::exposed(&warning)));
-    found.extend(upstream_without_path(config));
+    found.extend(upstreams_without_path(config));
     found.extend(missing_programs(config));
     found.push(host::sandbox());
     found.push(host::language_models());
@@ -69,11 +69,16 @@ pub fn settled(config: &Config, now: Timestamp) -> Vec<Finding> {
     found
 }
 
-/// Warns about an upstream URL without a path, because most servers have their API under `/v1`.
-fn upstream_without_path(config: &Config) -> Option<Finding> {
-    let (detail, meant) = values::without_path(config.router.upstream_url.as_deref()?)?;
-    let finding = Finding::warning("upstream", format!("router.upstream_url {detail}"));
-    Some(finding.mended_by(format!("upstream_url = \"{meant}\"")))
+/// Warns about URLs of upstreams without a path, because most servers have their API under `/v1`.
+fn upstreams_without_path(config: &Config) -> impl Iterator<Item = Finding> {
+    let others = config.router.upstreams.iter();
+    let others = others.filter(|one| !matches!(one.kind, UpstreamKind::Azure { .. }));
+    others.filter_map(|upstream| {
+        let (detail, meant) = values::without_path(&upstream.url)?;
+        let finding = Finding::warning("upstream", format!("{} {detail}", upstream.setting()));
+        let key = if upstream.name.is_empty() { "upstream_url" } else { "url" };
+        Some(finding.mended_by(format!("{key} = \"{meant}\"")))
+    })
 }
 
 /// Warns about configured programs that do not exist.
@@ -138,7 +143,7 @@ fn hosts(config: &Config) -> Vec<String> {
         McpTransport::Http { url, .. } => Some(url.as_str()),
         McpTransport::Program { .. } => None,
     });
-    let urls = config.router.upstream_url.as_deref().into_iter().chain(servers);
+    let urls = config.router.upstreams.iter().map(|upstream| upstream.url.as_str()).chain(servers);
     let names = urls.filter_map(|url| Some(Url::parse(url).ok()?.domain()?.to_owned()));
     let mut names: Vec<String> = names.collect();
     names.sort();
@@ -149,15 +154,16 @@ fn hosts(config: &Config) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use orrery_config::McpServer;
+    use orrery_config::{McpServer, Upstream};
 
     #[test]
     fn doctor_looks_up_configured_hosts_once() {
         let mut config = Config::defaults();
         assert!(hosts(&config).is_empty());
-        config.router.upstream_url = Some("https://models.example/v1".to_owned());
+        let upstream = |url: &str| vec![Upstream::of(url.to_owned())];
+        config.router.upstreams = upstream("https://models.example/v1");
         assert_eq!(hosts(&config), ["models.example"]);
-        config.router.upstream_url = Some("http://127.0.0.1:8090/v1".to_owned());
+        config.router.upstreams = upstream("http://127.0.0.1:8090/v1");
         assert!(hosts(&config).is_empty());
     }
 
@@ -165,8 +171,8 @@ mod tests {
     fn upstream_without_path_is_a_warning() {
         let said = |url: &str| {
             let mut config = Config::defaults();
-            config.router.upstream_url = Some(url.to_owned());
-            upstream_without_path(&config).and_then(|finding| finding.mend)
+            config.router.upstreams = vec![Upstream::of(url.to_owned())];
+            upstreams_without_path(&config).find_map(|finding| finding.mend)
         };
         let mend = Some("upstream_url = \"http://box.lan:9000/v1\"".to_owned());
         for bare in ["http://box.lan:9000", "http://box.lan:9000/"] {
@@ -176,7 +182,7 @@ mod tests {
         {
             assert_eq!(said(good), None, "{good}");
         }
-        assert!(upstream_without_path(&Config::defaults()).is_none());
+        assert!(upstreams_without_path(&Config::defaults()).next().is_none());
     }
 
     #[test]

@@ -83,7 +83,7 @@ pub fn check(file: &Path) -> Result<catalog::Checked, Vec<String>> {
 /// is configured, no name is reported, because the upstream may provide the named models. Models
 /// with an invalid manifest are reported by another check.
 pub(super) fn unknown_names(config: &Config) -> Vec<Finding> {
-    if config.router.upstream_url.is_some() {
+    if !config.router.upstreams.is_empty() {
         return Vec::new();
     }
     let files = files_with(&config.models_dir, &["toml", "gguf"]).unwrap_or_default();
@@ -206,7 +206,7 @@ mod tests {
             said("text-sentiment", "far/chat"),
             ["the model \"text-sentiment\" of agent.model is not a chat model"]
         );
-        config.router.upstream_url = Some("http://h/v1".to_owned());
+        config.router.upstreams = vec![orrery_config::Upstream::of("http://h/v1".to_owned())];
         assert!(unknown_names(&config).is_empty());
     }
 }

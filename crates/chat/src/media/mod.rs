@@ -39,7 +39,8 @@ use super::error::{Error, Failure};
 use super::route::Candidate;
 use super::service::{Chat, Inner};
 use super::tokens::InFlight;
-use super::upstream::{Asked, EVENTS, JSON, Limits, Opened, Responded, note};
+use super::upstream::{Asked, EVENTS, JSON, Opened, Responded, note};
+use super::upstreams::Attempts;
 use super::whole::{read_whole, too_many_bodies};
 use orrery_domain::chat::{Media, Operation, Tokens};
 use orrery_domain::classify::ErrorClass;
@@ -52,7 +53,7 @@ use orrery_domain::trace::{self, Trace};
 use orrery_engine::{self as engine, EndedCall, ModelPermit};
 use orrery_http::body::BoxError;
 use orrery_http::{answers, budget};
-use orrery_records::billing::{Payer, Reservation};
+use orrery_records::billing::{Payer, Price, Reservation};
 use orrery_records::files::Origin;
 use orrery_runners::openai::answer::Body;
 use orrery_runners::openai::failure::broken;
@@ -100,7 +101,8 @@ struct Call {
     started: Instant,
     request: Request,
     candidate: Candidate,
-    is_alias: bool,
+    /// The models to try if the candidate fails.
+    attempts: Attempts,
     /// The highest cost, which is reserved if balances are enforced.
     most: Usd,
     reservation: Option<Reservation>,
@@ -149,14 +151,19 @@ impl Chat {
         let created_at = inner.clock.now();
         let request = Request::read(operation, input).await?;
         let Caller { organization, key, .. } = caller;
-        let alias = inner.alias(&request.model).await.map(str::to_owned);
-        let candidate = inner.only(&request.model, alias.as_deref(), operation)?;
-        inner.check_model(key, &request.model, &candidate.name)?;
-        let tokens = if candidate.price.rates().has_tokens() { request.tokens.total() } else { 0 };
+        let named = inner.named(&request.model).await;
+        let candidates = inner.find(&named, operation, super::request::Form::Chat)?;
+        inner.check_model(key, &request.model, named.model())?;
+        let has_tokens = candidates.iter().any(|one| one.price.rates().has_tokens());
+        let tokens = if has_tokens { request.tokens.total() } else { 0 };
         let in_flight = inner.tokens.admit(organization, key, tokens).await?;
-        let run_time = candidate.time_max();
-        let usage = Usage { run_time, ..request.most.with(request.tokens) };
-        let price = candidate.price.most_of_usage(&usage);
+        let most = |one: &Candidate| {
+            let usage = Usage { run_time: one.time_max(), ..request.most.with(request.tokens) };
+            one.price.most_of_usage(&usage)
+        };
+        let price = candidates.iter().map(most).fold(Price::default(), Price::dearer);
+        let mut attempts = Attempts::new(candidates);
+        let candidate = attempts.first().ok_or(Error::Engine(engine::Error::Stopping))?;
         let keeps = request.wanted == Wanted::Images(Some(ImageFormat::Url));
         let reservation =
             inner.engine.admit_call(Payer { organization, key }, price, keeps).await?;
@@ -168,7 +175,7 @@ impl Chat {
             started: runtime::monotonic_now(),
             request,
             candidate,
-            is_alias: alias.is_some(),
+            attempts,
             most: price.known,
             reservation,
             in_flight,
@@ -192,13 +199,21 @@ fn rejects_format(failure: &Failure) -> bool {
 
 impl Call {
     async fn run(mut self, mut reply: Reply) {
-        let opened = tokio::select! {
-            biased;
-            () = reply.closed() => {
-                self.record_logged(&End::Cancelled, Came::default()).await;
-                return;
-            }
-            opened = self.open() => opened,
+        let opened = loop {
+            let opened = tokio::select! {
+                biased;
+                () = reply.closed() => {
+                    self.record_logged(&End::Cancelled, Came::default()).await;
+                    return;
+                }
+                opened = self.open() => opened,
+            };
+            let Err(failure) = &opened else { break opened };
+            let now = self.inner.clock.now();
+            let Some(next) = self.attempts.after(&self.candidate, failure, now) else {
+                break opened;
+            };
+            self.candidate = next;
         };
         match opened {
             Ok((Begun::Stream(streaming), permit)) => {
@@ -243,11 +258,10 @@ impl Call {
     async fn ask(&mut self, format: Format) -> Result<Begun, Failure> {
         let name = self.candidate.name.clone();
         let content = self.request.content(self.id, self.candidate.target.model(), format)?;
-        let first_byte = match &self.candidate.local {
-            Some(model) => model.timeout,
-            None => self.inner.options.first_byte_timeout,
-        };
-        let limits = Limits::from_now(first_byte, self.candidate.time_max());
+        let mut limits = self.candidate.limits(&self.inner, true);
+        if let Some(model) = &self.candidate.local {
+            limits.idle = model.timeout;
+        }
         let accept = match (self.request.is_stream, self.request.wanted) {
             (true, _) => EVENTS,
             (false, Wanted::Speech | Wanted::Transcript(_)) => "*/*",
@@ -258,11 +272,11 @@ impl Call {
             path: self.request.operation.path(),
             content: &*content,
             accept,
-            may_fall_back: false,
+            may_fall_back: self.attempts.has_more(),
             call: &call,
         };
         let responded = self.inner.respond(&name, &self.candidate.target, asked, limits).await?;
-        let Responded { headers, arriving, in_use, lease } = responded;
+        let Responded { headers, arriving, in_use, lease, .. } = responded;
         let body = Body::of(&name, &headers, arriving)?;
         let opened = Opened { is_stream: false, first: None, body, headers, limits, in_use, lease };
         self.begin(&name, opened, format).await
@@ -300,12 +314,8 @@ impl Call {
         format: Format,
     ) -> Result<Begun, Failure> {
         let first_byte = self.started.elapsed();
-        let idle = match &self.candidate.local {
-            Some(model) => model.timeout,
-            None => self.inner.options.idle_timeout,
-        };
         let begun = opened.limits.begun;
-        let checked = self.checked(name, &mut opened, idle, format).await;
+        let checked = self.checked(name, &mut opened, format).await;
         note(opened.lease.as_mut(), checked.as_ref().err());
         let (complete, measured) = checked?;
         if self.request.is_stream
@@ -327,10 +337,9 @@ impl Call {
         &mut self,
         name: &str,
         opened: &mut Opened,
-        idle: Duration,
         format: Format,
     ) -> Result<(Complete, Measured), Failure> {
-        let text = read_whole(name, opened, idle, &mut self.lease, ANSWER_MAX).await?;
+        let text = read_whole(name, opened, &mut self.lease, ANSWER_MAX).await?;
         let want = Want::from(&self.request);
         let bytes = text.len();
         let named = name.to_owned();
@@ -363,16 +372,18 @@ impl Call {
             Complete::Text(text) => ("text/plain; charset=utf-8", Ok(text)),
             Complete::Object(mut answer) => {
                 let audio_ms = came.media.audio_ms;
-                let alias = self.request.model.as_str();
-                if self.is_alias && answer.get("model").is_some() {
+                if let Some(shown) = &self.candidate.shown
+                    && answer.get("model").is_some()
+                {
                     // The name is a string, so it can be written.
-                    let _written = answer.set("model", alias);
+                    let _written = answer.set("model", shown);
                 }
                 (JSON, answer::with_cost(&name, want, &mut answer, audio_ms, came.cost))
             }
         };
         match body {
             Ok(body) => {
+                self.candidate.count(&End::Done, came.cost, self.inner.clock.now());
                 self.record(&End::Done, came).await?;
                 let content_type = HeaderValue::from_static(content_type);
                 Ok(MediaAnswer::Whole { execution, content_type, body })

@@ -125,6 +125,7 @@ impl Call {
         let came = Came { first_byte: Some(first_byte), is_stream: true, ..came };
         // The connection is closed before the call is recorded, so that the model stops.
         drop(opened);
+        self.candidate.count(&end, came.cost, self.inner.clock.now());
         let end = match self.record(&end, came).await {
             Ok(()) => end,
             Err(error) => {
@@ -157,9 +158,7 @@ impl Relay {
         let mut silent_until = opened.limits.first_byte;
         loop {
             if let Some(piece) = pending.take() {
-                let idle = call.candidate.local.as_ref().map(|model| model.timeout);
-                silent_until =
-                    later(runtime::monotonic_now(), idle.unwrap_or(options.idle_timeout));
+                silent_until = later(runtime::monotonic_now(), opened.limits.idle);
                 if let Err(end) = self.pass_on(piece, deadline).await {
                     return end;
                 }

@@ -3,6 +3,7 @@
 
 mod cases;
 mod responses;
+mod upstream;
 
 use orrery_wire::messages::CreateRequest;
 use orrery_wire::messages::answer::Event as Sent;

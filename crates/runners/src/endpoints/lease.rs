@@ -25,6 +25,8 @@ pub struct Lease {
     pub(super) has_metrics: bool,
     pub(super) begun: Instant,
     pub(super) patience: Duration,
+    /// Whether an error response, or one that is not what was requested, counts as no response.
+    pub(super) is_strict: bool,
     pub(super) is_noted: bool,
     pub(super) has_place: bool,
 }
@@ -39,11 +41,20 @@ impl Lease {
     /// Records the outcome of the request; `None` means that it received a response. Only the first
     /// call for each lease counts.
     pub fn note(&mut self, failure: Option<&Failure>) {
-        match failure {
-            Some(failure) if failure.class == ErrorClass::ProviderUnavailable => {
-                self.missed(&failure.message);
-            }
-            Some(_) | None => self.answered(),
+        let is_miss = |class| match class {
+            ErrorClass::ProviderUnavailable => true,
+            ErrorClass::ProviderError | ErrorClass::ExecutionTimeout => self.is_strict,
+            ErrorClass::ContentModeration
+            | ErrorClass::InvalidUserInput
+            | ErrorClass::InvalidModelConfig
+            | ErrorClass::ProviderAuth
+            | ErrorClass::ProviderRateLimit
+            | ErrorClass::InternalError
+            | ErrorClass::Unknown => false,
+        };
+        match failure.filter(|failure| is_miss(failure.class)) {
+            Some(failure) => self.missed(&failure.message),
+            None => self.answered(),
         }
     }
 

@@ -114,6 +114,8 @@ pub struct Settings<'s> {
     pub is_probed: bool,
     /// Whether an endpoint must be probed before its first request.
     pub starts_unknown: bool,
+    /// Whether an error response, or one that is not what was requested, counts as no response.
+    pub is_strict: bool,
 }
 
 /// The endpoints of one model, as named in one manifest.
@@ -123,6 +125,7 @@ pub struct Pool {
     entries: Vec<Entry>,
     group: Arc<Group>,
     is_probed: bool,
+    is_strict: bool,
     patience: Duration,
     /// The highest turn counter with which an endpoint has been selected.
     turn: AtomicU64,
@@ -207,6 +210,7 @@ impl Pool {
             entries,
             group,
             is_probed: settings.is_probed,
+            is_strict: settings.is_strict,
             patience: settings.patience,
             turn: AtomicU64::new(0),
             stream_options: Refusal::default(),
@@ -365,6 +369,7 @@ impl Pool {
             has_metrics: self.entries.len() > 1,
             begun: now,
             patience: self.patience,
+            is_strict: self.is_strict,
             is_noted: false,
             has_place: true,
         })
@@ -392,12 +397,27 @@ impl Pool {
         })
     }
 
+    /// Returns whether an endpoint can be selected that responds, or is due for a trial.
+    #[must_use]
+    pub fn has_usable(&self) -> bool {
+        let now = runtime::monotonic_now();
+        let is_usable =
+            |entry: &Entry| entry.endpoint.standing(now, self.is_probed).0 == Standing::Usable;
+        self.entries.iter().any(is_usable)
+    }
+
     /// Returns the state of each endpoint, or an empty list if the model has only one.
     #[must_use]
     pub fn states(&self) -> Vec<EndpointState> {
         if self.entries.len() < 2 {
             return Vec::new();
         }
+        self.all_states()
+    }
+
+    /// Returns the state of each endpoint.
+    #[must_use]
+    pub fn all_states(&self) -> Vec<EndpointState> {
         let state = |entry: &Entry| {
             let seen = entry.endpoint.seen(self.is_probed);
             EndpointState {
@@ -497,8 +517,14 @@ fn turn_of(turn: &AtomicU64) -> u64 {
 impl Pool {
     /// Creates a pool for tests whose endpoints receive requests but no probes.
     pub fn of_test(addresses: &[Address], patience: Duration) -> Self {
-        let settings =
-            Settings { model: "m", addresses, patience, is_probed: false, starts_unknown: false };
+        let settings = Settings {
+            model: "m",
+            addresses,
+            patience,
+            is_probed: false,
+            starts_unknown: false,
+            is_strict: false,
+        };
         Self::new(&settings, &Registry::default())
     }
 }

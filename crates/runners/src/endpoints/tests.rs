@@ -23,6 +23,7 @@ fn pool_in(registry: &Registry, urls: &[(&str, u32, Option<usize>)], is_probed: 
         patience: Duration::from_secs(20),
         is_probed,
         starts_unknown: false,
+        is_strict: false,
     };
     Pool::new(&settings, registry)
 }

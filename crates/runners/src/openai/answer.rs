@@ -5,6 +5,7 @@
 //! although none is requested.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::io::Write;
 use std::time::Duration;
 
@@ -49,6 +50,22 @@ pub struct Body {
     decoder: Option<Box<Decoder>>,
     /// Received bytes that have not been decoded yet.
     coded: Bytes,
+    translation: Option<Box<dyn Translate>>,
+}
+
+/// Translates the body of a response while it is read.
+pub trait Translate: fmt::Debug + Send + Sync {
+    /// Returns the translation of the next bytes, as far as it is complete.
+    ///
+    /// # Errors
+    /// A phrase that follows "its answer".
+    fn push(&mut self, piece: &[u8]) -> Result<Bytes, String>;
+
+    /// Returns the rest of the translation, at the end of the response.
+    ///
+    /// # Errors
+    /// As [`Translate::push`].
+    fn end(&mut self) -> Result<Bytes, String>;
 }
 
 /// The error of reading an interrupted body.
@@ -58,6 +75,8 @@ pub enum BodyError {
     Connection(#[from] hyper::Error),
     #[error("its content coding is damaged")]
     Damaged,
+    #[error("it {0}")]
+    Untranslated(String),
 }
 
 /// A streaming decoder of a content coding.
@@ -130,14 +149,42 @@ impl Body {
             let what = format!("its answer is compressed ({coding}), which was not requested");
             misunderstood(name, &what)
         })?;
-        Ok(Self { arriving, decoder: decoder.map(Box::new), coded: Bytes::new() })
+        let decoder = decoder.map(Box::new);
+        Ok(Self { arriving, decoder, coded: Bytes::new(), translation: None })
+    }
+
+    /// Translates the body while it is read.
+    #[must_use]
+    pub fn translated(self, translation: Box<dyn Translate>) -> Self {
+        Self { translation: Some(translation), ..self }
     }
 
     /// Returns the next bytes, or `None` at the end. Cancel-safe.
     ///
     /// # Errors
-    /// Fails if the body is interrupted.
+    /// Fails if the body is interrupted, or cannot be translated.
     pub async fn next(&mut self) -> Result<Option<Bytes>, BodyError> {
+        loop {
+            let piece = self.next_untranslated().await?;
+            let Some(translation) = &mut self.translation else { return Ok(piece) };
+            let translated = match &piece {
+                Some(piece) => translation.push(piece),
+                None => translation.end(),
+            };
+            let translated = translated.map_err(BodyError::Untranslated)?;
+            if piece.is_none() {
+                self.translation = None;
+            }
+            if !translated.is_empty() {
+                return Ok(Some(translated));
+            }
+            if piece.is_none() {
+                return Ok(None);
+            }
+        }
+    }
+
+    async fn next_untranslated(&mut self) -> Result<Option<Bytes>, BodyError> {
         loop {
             if let Some(decoder) = &mut self.decoder
                 && self.coded.has_remaining()
@@ -290,7 +337,8 @@ pub fn refused(
     }
     let text = String::from_utf8_lossy(said);
     let key = authorization.and_then(|value| value.to_str().ok());
-    let key = key.and_then(|value| value.strip_prefix("Bearer ")).filter(|key| !key.is_empty());
+    let key = key.map(|value| value.strip_prefix("Bearer ").unwrap_or(value));
+    let key = key.filter(|key| !key.is_empty());
     let text = key.map_or_else(|| text.to_string(), |key| text.replace(key, "…"));
     let body: Value = serde_json::from_str(&text).unwrap_or_default();
     let mut failure = match body.get("error") {
