@@ -1133,7 +1133,7 @@ export interface paths {
         put?: never;
         /**
          * Create a message
-         * @description Answers a conversation in Anthropic's format with any model that can be called by chat completions: a local chat model, the agent, an alias, or a model of the upstream. The request is translated to a chat completion, and its answer back. Content that a chat completion cannot express, such as PDF documents and tools that run on Anthropic's servers, returns 400. The cost is in `usage.cost`. Errors have Anthropic's format.
+         * @description Answers a conversation in Anthropic's format with any model that can be called by chat completions: a local chat model, the agent, an alias, or a model of the upstream. The request is translated to a chat completion, and its answer back, unless the upstream has the same API: then both pass as they are. Content that a chat completion cannot express, such as PDF documents and tools that run on Anthropic's servers, returns 400. The cost is in `usage.cost`. Errors have Anthropic's format.
          */
         post: operations["create_message"];
         delete?: never;
@@ -1463,13 +1463,13 @@ export interface paths {
         };
         /**
          * List files
-         * @description Returns a page of the organization's files: uploads, pending uploads, and files that models produced. Pass `next_cursor` as `cursor` for the next page. With `purpose`, the page is also in OpenAI's format, and may have fewer files than `limit` although `has_more` is true.
+         * @description Returns a page of the organization's files: uploads, pending uploads, and files that models produced. Pass `next_cursor` as `cursor` for the next page. With `purpose`, the page is also in OpenAI's format, and may have fewer files than `limit` although `has_more` is true. Below `/openai/v1`, it is only in OpenAI's format.
          */
         get: operations["list_files"];
         put?: never;
         /**
          * Upload a file in a form
-         * @description Stores a file of a multipart form and returns its record. `url` of the record can be used as an input of models, and read without a key. The bytes are synced to disk before the response. A file above `files.max_bytes` or the organization's quota returns 413.
+         * @description Stores a file of a multipart form and returns its record. `url` of the record can be used as an input of models, and read without a key. The bytes are synced to disk before the response. A file above `files.max_bytes` or the organization's quota returns 413. Below `/openai/v1`, the answer is 200 and the file in OpenAI's format.
          */
         post: operations["create_file"];
         delete?: never;
@@ -1734,6 +1734,26 @@ export interface paths {
          * @description Returns the limits that the operator set for the organization, with their current usage. A limit or a usage that does not exist is null. A request above a limit returns 429 with `Retry-After` and creates nothing.
          */
         get: operations["get_limits"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/usage": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get usage by key, model and time
+         * @description Returns how many calls of models have ended, with their tokens and their cost, by key, model, day, calendar month, tag or member. The counters are part of the commit that charges a call, so the costs of a span equal the charges in the ledger. Usage by day is kept for 400 days, by month for 37 months; a report has at most 10,000 rows and spans at most 1,100 days.
+         */
+        get: operations["get_usage"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2147,6 +2167,17 @@ export interface components {
              * @description The price per million tokens of the answer.
              */
             per_million_output_tokens: number | null;
+            /**
+             * Format: double
+             * @description The price per million tokens of the prompt that the model took from its cache. Absent if
+             *     it is the price of the prompt.
+             */
+            per_million_cached_input_tokens?: number | null;
+            /**
+             * Format: double
+             * @description The price per million tokens of reasoning. Absent if it is the price of the answer.
+             */
+            per_million_reasoning_tokens?: number | null;
             /**
              * Format: double
              * @description The price per minute of audio that is transcribed or translated.
@@ -3323,6 +3354,16 @@ export interface components {
              * @description Tokens of the answer.
              */
             output_tokens: number;
+            /**
+             * Format: uint64
+             * @description Tokens of the prompt that the model took from its cache. Absent if there are none.
+             */
+            cached_input_tokens?: number | null;
+            /**
+             * Format: uint64
+             * @description Tokens of the answer that are reasoning. Absent if there are none.
+             */
+            reasoning_tokens?: number | null;
             /** @description Whether the token counts are estimated because the model did not report them. */
             tokens_estimated: boolean;
             /**
@@ -4763,6 +4804,14 @@ export interface components {
             queued: components["schemas"]["Limit"];
             /** @description Total size of files in bytes. */
             storage_bytes: components["schemas"]["Limit"];
+            /**
+             * @description Charges in the current calendar month (UTC).
+             * @default {
+             *       "limit": null,
+             *       "used": 0
+             *     }
+             */
+            monthly_budget_usd: components["schemas"]["Budget"];
         };
         /** @description A limit and its usage. */
         Limit: {
@@ -4776,6 +4825,74 @@ export interface components {
              * @description The current usage. Null if the usage is not counted.
              */
             used: number | null;
+        };
+        /** @description A budget and what is spent of it. */
+        Budget: {
+            /**
+             * Format: double
+             * @description The budget in US dollars. Null if there is none.
+             */
+            limit: number | null;
+            /**
+             * Format: double
+             * @description The charges of the current period in US dollars.
+             */
+            used: number;
+        };
+        /** @description The usage of an organization, by group. */
+        UsageReport: {
+            /** @description The groups, sorted by their fields. */
+            data: components["schemas"]["UsageGroup"][];
+        };
+        /** @description What was used in one group. Only the fields by which the report is grouped are present. */
+        UsageGroup: {
+            /** @description The day in UTC, such as `2026-11-30`. */
+            day?: string | null;
+            /** @description The calendar month in UTC, such as `2026-11`. */
+            month?: string | null;
+            /**
+             * Format: uuid
+             * @description The ID of the key, which may be deleted. Null for the dashboard, which uses no key.
+             */
+            key_id?: string | null;
+            /** @description The name of the key, or `dashboard`. Null if the name is no longer known. */
+            key?: string | null;
+            /**
+             * @description Who created the key: the email address of a member, or the name of the operator. Null if
+             *     this is not known.
+             */
+            member?: string | null;
+            /**
+             * @description A tag of the key. Null for keys without tags. A key with several tags is part of several
+             *     groups.
+             */
+            tag?: string | null;
+            /**
+             * @description The model that answered. Further models of a month with very many of them are
+             *     `(other models)`.
+             */
+            model?: string | null;
+            /**
+             * Format: uint64
+             * @description Ended calls of models, successful or not: predictions, chat calls, decisions, exchanges with
+             *     the agent, lines of batches, and model steps of workflows.
+             */
+            requests: number;
+            /**
+             * Format: uint64
+             * @description Tokens of prompts.
+             */
+            input_tokens: number;
+            /**
+             * Format: uint64
+             * @description Tokens of answers.
+             */
+            output_tokens: number;
+            /**
+             * Format: double
+             * @description The charges in US dollars.
+             */
+            cost_usd: number;
         };
         /** @description The organization's balance. */
         Balance: {
@@ -5575,6 +5692,8 @@ export interface components {
         ChatCompletionRequest: {
             /** @description The slug of a local chat model, or a model ID exactly as the upstream lists it. */
             model: string & unknown;
+            /** @description Model IDs to try in this order if `model` fails before its answer begins. */
+            models?: string[] | null;
             /** @description The conversation, oldest message first. */
             messages: components["schemas"]["ChatMessage"][];
             /** @description Whether to stream the answer as server-sent events. */
@@ -9672,6 +9791,8 @@ export interface operations {
                 workflow_id?: string;
                 /** @description Only steps of this execution */
                 workflow_execution_id?: string;
+                /** @description Only rows of this API key */
+                api_key_id?: string;
                 /** @description Only workflow executions that wait for an event, or that are paused */
                 waiting_for?: "event" | "paused";
                 /** @description Only rows with one of these classifications */
@@ -9717,6 +9838,8 @@ export interface operations {
                 workflow_id?: string;
                 /** @description Only steps of this execution */
                 workflow_execution_id?: string;
+                /** @description Only rows of this API key */
+                api_key_id?: string;
                 /** @description Only workflow executions that wait for an event, or that are paused */
                 waiting_for?: "event" | "paused";
                 /** @description Only rows with one of these classifications */
@@ -11079,6 +11202,38 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Limits"];
+                };
+            };
+        };
+    };
+    get_usage: {
+        parameters: {
+            query?: {
+                /** @description The first day, by default the first of this month (UTC) */
+                from?: string;
+                /** @description The last day, by default today (UTC) */
+                to?: string;
+                /** @description What to group by; `key` by default */
+                group_by?: ("day" | "month" | "key" | "member" | "tag" | "model")[];
+                /** @description Only usage of this key */
+                key_id?: string;
+                /** @description The format; `json` by default */
+                format?: "json" | "csv";
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The usage, sorted by its groups */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UsageReport"];
+                    "text/csv": string;
                 };
             };
         };

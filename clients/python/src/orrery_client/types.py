@@ -109,6 +109,15 @@ class RouterModelPricing(TypedDict):
     """
     The price per million tokens of the answer.
     """
+    per_million_cached_input_tokens: NotRequired[Optional[float]]
+    """
+    The price per million tokens of the prompt that the model took from its cache. Absent if
+    it is the price of the prompt.
+    """
+    per_million_reasoning_tokens: NotRequired[Optional[float]]
+    """
+    The price per million tokens of reasoning. Absent if it is the price of the answer.
+    """
     per_audio_minute: NotRequired[Optional[float]]
     """
     The price per minute of audio that is transcribed or translated.
@@ -1405,6 +1414,76 @@ class Limit(TypedDict):
     """
 
 
+class Budget(TypedDict):
+    """
+    A budget and what is spent of it.
+    """
+
+    limit: Optional[float]
+    """
+    The budget in US dollars. Null if there is none.
+    """
+    used: float
+    """
+    The charges of the current period in US dollars.
+    """
+
+
+class UsageGroup(TypedDict):
+    """
+    What was used in one group. Only the fields by which the report is grouped are present.
+    """
+
+    day: NotRequired[Optional[str]]
+    """
+    The day in UTC, such as `2026-11-30`.
+    """
+    month: NotRequired[Optional[str]]
+    """
+    The calendar month in UTC, such as `2026-11`.
+    """
+    key_id: NotRequired[Optional[str]]
+    """
+    The ID of the key, which may be deleted. Null for the dashboard, which uses no key.
+    """
+    key: NotRequired[Optional[str]]
+    """
+    The name of the key, or `dashboard`. Null if the name is no longer known.
+    """
+    member: NotRequired[Optional[str]]
+    """
+    Who created the key: the email address of a member, or the name of the operator. Null if
+    this is not known.
+    """
+    tag: NotRequired[Optional[str]]
+    """
+    A tag of the key. Null for keys without tags. A key with several tags is part of several
+    groups.
+    """
+    model: NotRequired[Optional[str]]
+    """
+    The model that answered. Further models of a month with very many of them are
+    `(other models)`.
+    """
+    requests: int
+    """
+    Ended calls of models, successful or not: predictions, chat calls, decisions, exchanges with
+    the agent, lines of batches, and model steps of workflows.
+    """
+    input_tokens: int
+    """
+    Tokens of prompts.
+    """
+    output_tokens: int
+    """
+    Tokens of answers.
+    """
+    cost_usd: float
+    """
+    The charges in US dollars.
+    """
+
+
 class Balance(TypedDict):
     """
     The organization's balance.
@@ -1886,6 +1965,9 @@ The slug of a local chat model, or a model ID exactly as the upstream lists it.
 """
 
 
+Model2: TypeAlias = str
+
+
 class ChatStreamOptions(TypedDict):
     """
     Options for a streamed answer.
@@ -1903,7 +1985,7 @@ One string, or several.
 """
 
 
-Model2: TypeAlias = str
+Model3: TypeAlias = str
 """
 The slug of a local embedding model, or a model ID exactly as the upstream lists it.
 """
@@ -1923,7 +2005,7 @@ The input to embed: a string, up to 2048 strings, or arrays of tokens.
 """
 
 
-Model3: TypeAlias = str
+Model4: TypeAlias = str
 """
 The slug of a local model of the kind `completions` or the runner `llm`, or a model ID exactly
 as the upstream lists it.
@@ -1944,7 +2026,7 @@ The text to continue: a string, up to 128 strings, or arrays of tokens.
 """
 
 
-Model4: TypeAlias = str
+Model5: TypeAlias = str
 """
 The slug of a local model of the kind `rerank`, or a model ID exactly as the upstream lists
 it.
@@ -1957,7 +2039,7 @@ A document: its text, or an object with its text.
 """
 
 
-Model5: TypeAlias = str
+Model6: TypeAlias = str
 """
 The slug of a local model of the kind `transcriptions`, or a model ID exactly as the
 upstream lists it.
@@ -1985,7 +2067,7 @@ class TranslationForm(TypedDict):
     """
     The audio, with a filename.
     """
-    model: Model5
+    model: Model6
     """
     The slug of a local model of the kind `transcriptions`, or a model ID exactly as the
     upstream lists it.
@@ -2004,7 +2086,7 @@ class TranslationForm(TypedDict):
     """
 
 
-Model7: TypeAlias = str
+Model8: TypeAlias = str
 """
 The slug of a local model of the kind `speech`, or a model ID exactly as the upstream lists
 it.
@@ -2028,7 +2110,7 @@ The form of speech.
 """
 
 
-Model8: TypeAlias = str
+Model9: TypeAlias = str
 """
 The slug of a local model of the kind `images`, or a model ID exactly as the upstream lists
 it.
@@ -2047,7 +2129,7 @@ ImageEditForm = TypedDict(
         "image": NotRequired[Optional[bytes]],
         "image[]": NotRequired[Optional[list[bytes]]],
         "mask": NotRequired[Optional[bytes]],
-        "model": Model8,
+        "model": Model9,
         "prompt": str,
         "n": NotRequired[Optional[int]],
         "size": NotRequired[Optional[str]],
@@ -2057,7 +2139,7 @@ ImageEditForm = TypedDict(
 )
 
 
-Model10: TypeAlias = str
+Model11: TypeAlias = str
 """
 The slug of a local chat model, an alias of the configuration, or a model ID of the
 upstream.
@@ -2127,7 +2209,7 @@ class ResponseInputReasoningConfig(TypedDict):
     """
 
 
-Model11: TypeAlias = str
+Model12: TypeAlias = str
 """
 The slug of a local chat model, an alias from the configuration, or a model ID of the
 upstream.
@@ -2180,7 +2262,7 @@ The effort of the reasoning.
 """
 
 
-Model13: TypeAlias = str
+Model14: TypeAlias = str
 """
 A configured alias, the slug of a local chat model, or a model ID of the upstream.
 """
@@ -2230,7 +2312,7 @@ class NewTestDelivery(TypedDict):
     """
 
 
-Model14: TypeAlias = str
+Model15: TypeAlias = str
 
 
 WebhookSubscription: TypeAlias = Literal["prediction.started", "prediction.completed", "prediction.failed", "workflow.started", "workflow.completed", "workflow.failed"]
@@ -2257,7 +2339,7 @@ class WebhookEndpointChange(TypedDict, closed=True):
     """
     The events to receive. Omit or leave empty to receive all events.
     """
-    models: NotRequired[Optional[list[Model14]]]
+    models: NotRequired[Optional[list[Model15]]]
     """
     Only events for predictions of these models. Omit or leave empty for all models.
     """
@@ -4611,6 +4693,14 @@ class HistoryChatCall(TypedDict):
     """
     Tokens of the answer.
     """
+    cached_input_tokens: NotRequired[Optional[int]]
+    """
+    Tokens of the prompt that the model took from its cache. Absent if there are none.
+    """
+    reasoning_tokens: NotRequired[Optional[int]]
+    """
+    Tokens of the answer that are reasoning. Absent if there are none.
+    """
     tokens_estimated: bool
     """
     Whether the token counts are estimated because the model did not report them.
@@ -5384,6 +5474,21 @@ class Limits(TypedDict):
     """
     Total size of files in bytes.
     """
+    monthly_budget_usd: Budget
+    """
+    Charges in the current calendar month (UTC).
+    """
+
+
+class UsageReport(TypedDict):
+    """
+    The usage of an organization, by group.
+    """
+
+    data: list[UsageGroup]
+    """
+    The groups, sorted by their fields.
+    """
 
 
 class WorkflowModelFallback(TypedDict, closed=True):
@@ -5757,7 +5862,7 @@ class EmbeddingsRequest(TypedDict):
     Embeddings to create. Fields that are not listed here are passed to the model unchanged.
     """
 
-    model: Model2
+    model: Model3
     """
     The slug of a local embedding model, or a model ID exactly as the upstream lists it.
     """
@@ -5780,7 +5885,7 @@ class TextCompletionRequest(TypedDict):
     A text completion to create. Fields that are not listed here are passed to the model unchanged.
     """
 
-    model: Model3
+    model: Model4
     """
     The slug of a local model of the kind `completions` or the runner `llm`, or a model ID exactly
     as the upstream lists it.
@@ -5853,7 +5958,7 @@ class RerankRequest(TypedDict):
     the model unchanged.
     """
 
-    model: Model4
+    model: Model5
     """
     The slug of a local model of the kind `rerank`, or a model ID exactly as the upstream lists
     it.
@@ -5884,7 +5989,7 @@ TranscriptionForm = TypedDict(
     "TranscriptionForm",
     {
         "file": bytes,
-        "model": Model5,
+        "model": Model6,
         "language": NotRequired[Optional[str]],
         "prompt": NotRequired[Optional[str]],
         "response_format": NotRequired[Optional[TranscriptFormat]],
@@ -5906,7 +6011,7 @@ class ImageRequest(TypedDict):
     Images to make. Fields that are not listed here are passed to the model unchanged.
     """
 
-    model: Model8
+    model: Model9
     """
     The slug of a local model of the kind `images`, or a model ID exactly as the upstream lists
     it.
@@ -6133,7 +6238,7 @@ class NewWebhookEndpoint(TypedDict, closed=True):
     """
     The events to receive. Omit or leave empty to receive all events.
     """
-    models: NotRequired[Optional[list[Model14]]]
+    models: NotRequired[Optional[list[Model15]]]
     """
     Only events for predictions of these models. Omit or leave empty for all models.
     """
@@ -7646,7 +7751,7 @@ class SpeechRequest(TypedDict):
     A text to read aloud. Fields that are not listed here are passed to the model unchanged.
     """
 
-    model: Model7
+    model: Model8
     """
     The slug of a local model of the kind `speech`, or a model ID exactly as the upstream lists
     it.
@@ -7765,7 +7870,7 @@ class DecisionsRequest(TypedDict, closed=True):
     Typed questions about a state.
     """
 
-    model: Model13
+    model: Model14
     """
     A configured alias, the slug of a local chat model, or a model ID of the upstream.
     """
@@ -8311,6 +8416,10 @@ class ChatCompletionRequest(TypedDict):
     """
     The slug of a local chat model, or a model ID exactly as the upstream lists it.
     """
+    models: NotRequired[Optional[list[Model2]]]
+    """
+    Model IDs to try in this order if `model` fails before its answer begins.
+    """
     messages: list[ChatMessage]
     """
     The conversation, oldest message first.
@@ -8794,7 +8903,7 @@ class ResponseRequest(TypedDict):
     A response to create.
     """
 
-    model: Model10
+    model: Model11
     """
     The slug of a local chat model, an alias of the configuration, or a model ID of the
     upstream.
@@ -8923,7 +9032,7 @@ class MessageTokensRequest(TypedDict):
     A prompt whose tokens are counted. The prompt has the same fields as a message to create.
     """
 
-    model: Model11
+    model: Model12
     """
     The slug of a local chat model, an alias from the configuration, or a model ID of the
     upstream.
@@ -8967,7 +9076,7 @@ class MessageRequest(TypedDict):
     A message to create.
     """
 
-    model: Model11
+    model: Model12
     """
     The slug of a local chat model, an alias from the configuration, or a model ID of the
     upstream.
