@@ -31,6 +31,7 @@ mod rotation;
 mod router;
 mod scheduled;
 mod serving;
+mod traces;
 mod watchdog;
 
 use std::path::Path;
@@ -52,7 +53,6 @@ use orrery_config::secret::Secret;
 use orrery_config::{Config, TlsMode};
 use orrery_domain::delivery::Delivery;
 use orrery_domain::ids::PayloadId;
-use orrery_engine::traces::Traces;
 use orrery_engine::{self as engine, Engine};
 use orrery_guard::fence;
 use orrery_guard::groups::Groups;
@@ -452,7 +452,7 @@ async fn bring_up(
     if let Some(certificates) = &certificates {
         certificates.watch(&tasks, &clock, journal::noting(&services, &tasks, "certificate"));
     }
-    let traces = export_traces(config, &services, &tasks);
+    let traces = traces::export(config, &services, &tasks);
     let reloader = reload::reloader(&services, certificates.clone(), traces, config);
     let _first = services.reloader.set(reloader);
     remove_work(&config.data_dir.join(WORK));
@@ -531,23 +531,6 @@ async fn attend(running: &Running, config: &Config, started: PayloadId) -> anyho
     tasks.spawn(backups::run(Arc::clone(services), tasks.clone(), config.clone()));
     tasks.spawn(private::keep_closed(config.data_dir.clone(), tasks.clone()));
     Ok(())
-}
-
-/// Exports the spans of all executions that end from now on, if the configuration enables the
-/// export. A reload can enable or disable it.
-fn export_traces(config: &Config, services: &Services, tasks: &Tasks) -> Traces {
-    let traces = Traces::new(options::trace_target(config));
-    let of_executions = traces.clone();
-    services
-        .engine
-        .set_on_end(Box::new(move |execution, facts| of_executions.ended(execution, facts)));
-    let of_deliveries = traces.clone();
-    services.outbox.set_on_attempt(Box::new(move |delivery| of_deliveries.attempted(delivery)));
-    // The URL is trusted because, like the URLs in manifests, it is configured by the operator.
-    let client = Client::trusted().with_share(places::Share::Deliveries);
-    let (engine, clock) = (services.engine.clone(), services.clock.clone());
-    tasks.spawn(traces.clone().run(tasks.clone(), engine, client, clock));
-    traces
 }
 
 /// Returns the service's control group, if systemd has delegated one. Warns about missing sandbox
