@@ -10,8 +10,9 @@
 //! - One at a time: the median latency, and the difference from the proxy and the stub.
 //! - Streams, one at a time: the median time to the first text.
 //!
-//! The same model also answers `/v1/responses` (not stored, and stored) and `/v1/messages`. A second
-//! table compares these with chat completions, and a key with every kind of limit with a plain one.
+//! The same model also answers `/v1/responses` (not stored, and stored) and `/v1/messages`. A
+//! second table compares these routes with chat completions, and an API key that has every kind of
+//! limit with an unlimited key.
 //!
 //! `ORRERY_BENCH_ROUNDS` (7), `ORRERY_BENCH_SECONDS` (2 per round), `ORRERY_BENCH_CONNECTIONS`
 //! (64), `ORRERY_BENCH_CALLS` (500 per round, one at a time).

@@ -2,11 +2,14 @@
 //! store: `cargo bench --bench create`.
 //!
 //! Five measurements in alternating rounds. The first uses the bare store in this process: 64
-//! committers each commit an execution and its lane row. The others use the service in its own
-//! process, over 64 connections: creates for a model whose queue is held, so that nothing runs, with
-//! a plain key and with one that has every kind of limit; creates for an instant built-in model, which run and complete in the meantime (429 from a full
-//! queue does not count as a create); and `POST /v1/prediction/run` of the built-in model, which
-//! returns once the completion is on disk.
+//! committers each commit an execution and its lane row. The other four use the service in a
+//! separate process, over 64 connections:
+//!
+//! - creates with an unlimited key, for a model whose queue is held, so that nothing runs;
+//! - the same creates with a key that has every kind of limit;
+//! - creates for an instant built-in model, whose runs complete during the measurement (429 from a
+//!   full queue does not count as a create);
+//! - `POST /v1/prediction/run` of the built-in model, which returns once the completion is on disk.
 //!
 //! `ORRERY_BENCH_ROUNDS` (5), `ORRERY_BENCH_SECONDS` (2 per round), `ORRERY_BENCH_CONNECTIONS`
 //! (64).

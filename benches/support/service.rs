@@ -80,7 +80,7 @@ impl Setup {
         self.key_with(&[])
     }
 
-    /// Creates an API key with every kind of limit, none of which a benchmark reaches.
+    /// Creates an API key that has every kind of limit. No benchmark reaches these limits.
     pub(crate) fn limited_key(&self) -> String {
         let limits = "--models text-*,hanging,stub --scope predict,chat,read --budget 1000000/30d \
                       --rpm 4000000000 --tpm 4000000000000 --parallel 1000000 --tag team=bench";

@@ -13,13 +13,13 @@ const SPANS = [
 ];
 const months = new Intl.DateTimeFormat("en", { month: "short", year: "numeric", timeZone: "UTC" });
 
-/** The first day of the month that is `back` months before the day `today`, such as 2026-11-30. */
+/** Returns the first day of the month `back` months before `today`, which is a day such as 2026-11-30. */
 export function firstDay(today, back) {
   const [year, month] = today.split("-").map(Number);
   return new Date(Date.UTC(year, month - 1 - back, 1)).toISOString().slice(0, 10);
 }
 
-/** The last `days` days up to `today`, oldest first, each with what the groups by day have spent. */
+/** Returns a column with the cost of each of the last `days` days up to `today`, oldest first. */
 export function columnsOf(groups, today, days) {
   const spent = new Map(groups.map((one) => [one.day, one.cost_usd]));
   const last = Date.parse(today);
@@ -30,7 +30,7 @@ export function columnsOf(groups, today, days) {
   });
 }
 
-/** The groups of the newest month first, and within a month those that cost most. */
+/** Sorts groups by month, newest first, and within a month by cost, highest first. */
 export const newestFirst = (groups) => [...groups].sort((a, b) => b.month.localeCompare(a.month) || b.cost_usd - a.cost_usd);
 
 const today = () => new Date().toISOString().slice(0, 10);
@@ -46,7 +46,7 @@ export function Columns({ columns }) {
     <p class="quiet ends" aria-hidden="true"><span>${onDay(columns[0].day)}</span><span>at most ${money(most)} a day</span><span>${onDay(columns.at(-1).day)}</span></p>`;
 }
 
-/** What each key has used in each month. */
+/** The usage of each key in each month. */
 export function ByKey() {
   const back = SPANS.find(([months]) => months === place.value.query.get("months"))?.[0] ?? "1";
   const path = `/api/base/v1/usage?group_by=key,month&from=${firstDay(today(), Number(back) - 1)}`;
@@ -57,7 +57,7 @@ export function ByKey() {
     ${SPANS.map(([value, label]) => html`<option key=${value} value=${value}>${label}</option>`)}</select>`}</${Field}>`;
   const link = html`<a class="button plain" href=${`${path}&format=csv`} download="usage.csv"><${Icon} name="download" /><span>Download the usage as CSV</span></a>`;
   return html`<section><h2>Usage by key and month</h2><div class="filters">${choice}${link}</div>
-    <${Loaded} of=${all} empty=${(data) => (data.data.length ? null : html`<p class="quiet">Nothing was used in this time.</p>`)}>${(
+    <${Loaded} of=${all} empty=${(data) => (data.data.length ? null : html`<p class="quiet">Nothing was used in this period.</p>`)}>${(
       data,
     ) => html`<div class="card scroll"><table><thead><tr><th scope="col">Key</th><th scope="col">Month</th><th scope="col" class="number">Requests</th><th scope="col" class="number">Input tokens</th><th scope="col" class="number">Output tokens</th><th scope="col" class="number">Cost</th></tr></thead>
       <${Rows} all=${newestFirst(data.data)} columns="6">${(
@@ -67,7 +67,7 @@ export function ByKey() {
         <td data-label="Output tokens" class="number">${count(one.output_tokens)}</td><td data-label="Cost" class="number">${money(one.cost_usd)}</td></tr>`}</${Rows}></table></div>`}</${Loaded}></section>`;
 }
 
-/** What a key has spent on each of the last 30 days. */
+/** The spending of a key on each of the last 30 days. */
 export function SpentByDay({ id }) {
   const days = 30;
   const from = new Date(Date.parse(today()) - (days - 1) * DAY).toISOString().slice(0, 10);

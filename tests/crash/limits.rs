@@ -1,5 +1,5 @@
-//! The limits of a restricted key when the service dies again and again among parallel calls: the
-//! budget, the requests in flight and the tokens per minute are never exceeded.
+//! The limits of a restricted key hold while the service is killed again and again during parallel
+//! calls: the budget, the requests in flight and the tokens per minute are never exceeded.
 
 use std::io::{BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -16,10 +16,10 @@ use crate::support::service::{Service, Setup};
 
 const CLIENTS: usize = 64;
 const KILLS: usize = 5;
-/// Tokens that a call uses, and those that it may use.
+/// Tokens that a call uses, and the maximum that it may use.
 const USED: u64 = 50;
 const MOST: u64 = 100;
-/// What a call costs, in micro-dollars.
+/// Cost of a call, in micro-dollars.
 const COST: u64 = 4000;
 const BUDGET: u64 = 1_000_000;
 const PARALLEL: u64 = 32;
@@ -57,7 +57,7 @@ impl Server {
         let busy = self.busy.fetch_add(1, Ordering::SeqCst) + 1;
         self.busiest.fetch_max(busy, Ordering::SeqCst);
         stream.set_read_timeout(Some(pause)).unwrap();
-        // A service that dies closes the connection before the pause is over.
+        // A killed service closes the connection before the pause is over.
         let is_closed = reader.read(&mut [0]).is_ok();
         self.busy.fetch_sub(1, Ordering::SeqCst);
         if is_closed {
@@ -74,7 +74,7 @@ impl Server {
     }
 }
 
-/// Starts a service whose model costs [`COST`] for a call.
+/// Starts a service with a model that costs [`COST`] per call.
 fn service(folder: &std::path::Path, url: &str) -> Setup {
     let lines = format!(
         "[router]\nupstream_url = \"{url}\"\nprices = [{{ model = \"m\", \
@@ -94,8 +94,8 @@ fn call() -> String {
     json!({"model": "m", "max_tokens": MOST, "messages": messages}).to_string()
 }
 
-/// Calls the model from many clients while the service is killed, until `is_over`. Returns the
-/// number of answers that the clients received, and the running service.
+/// Calls the model from many clients while the service is killed, until `is_over` returns true.
+/// Returns the number of answers that the clients received, and the running service.
 fn storm(
     setup: &Setup,
     mut service: Service,
@@ -165,7 +165,7 @@ fn budget_and_requests_in_flight_hold_through_kills() {
     assert!(spent + 2 * COST > BUDGET, "{spent}");
     let rows = calls(&setup);
     let paid = rows.iter().filter(|row| row["execution_cost"].as_f64() > Some(0.0)).count() as u64;
-    assert_eq!(paid * COST, spent, "what the key has spent is what its calls have cost");
+    assert_eq!(paid * COST, spent, "the key's spending equals the cost of its calls");
     assert!(answered <= paid, "{answered} answers, {paid} recorded calls");
     assert_eq!(server.busiest.load(Ordering::SeqCst), PARALLEL);
     drop(service);
@@ -189,7 +189,7 @@ fn tokens_per_minute_hold_through_kills() {
     let rows = calls(&setup);
     let used: u64 = rows.iter().map(|row| row["chat"]["output_tokens"].as_u64().unwrap_or(0)).sum();
     assert!(answered * USED <= used, "{answered} answers, {used} tokens");
-    assert!(used <= TOKENS_PER_MINUTE + flowed_in, "{used} tokens, {flowed_in} flowed in");
+    assert!(used <= TOKENS_PER_MINUTE + flowed_in, "{used} tokens, {flowed_in} refilled");
     // Each kill loses the tokens that were reserved for the calls in flight.
     let lost = KILLS as u64 * CLIENTS as u64 * MOST;
     assert!(used + lost > TOKENS_PER_MINUTE, "{used}");

@@ -1,4 +1,4 @@
-//! Reports of usage, which equal the calls and the charges, and budgets of organizations.
+//! Usage reports, which must match the calls and the charges, and budgets of organizations.
 
 use hyper::Method;
 use orrery_api::Role;
@@ -43,7 +43,7 @@ fn tagged(tags: &[&str]) -> KeyPolicy {
     KeyPolicy { tags: tags.iter().map(|tag| (*tag).to_owned()).collect(), ..KeyPolicy::default() }
 }
 
-/// Uses two keys in every way in which a model can be called.
+/// Calls models with two keys in every possible way.
 async fn use_everything(service: &Service, up: &Upstream) -> (KeyId, String) {
     let provider = Provider::start().await;
     let priced = "[cost]\ntype = 'fixed'\namount = 0.002\n";
@@ -212,7 +212,8 @@ async fn usage_needs_the_scope_read_and_a_valid_query() {
     let today = today(&service);
     let (from, to) = (today.minus(500), today);
     let by_day = service.get(&format!("/v1/usage?from={from}&to={to}&group_by=day")).await;
-    let sentence = "usage by day is kept for 400 days: begin and end the span with whole months";
+    let sentence = "usage by day is kept for 400 days: for older usage, begin on the first and end \
+                    on the last day of a month, and do not group by day";
     by_day.expect_error(400, sentence);
     let month = from.month().next().first_day();
     assert!(report(&service, &format!("from={month}&to={to}&group_by=month")).await.is_empty());
@@ -295,7 +296,7 @@ async fn budgets_are_announced_once_for_each_threshold_also_after_a_restart() {
     let name = &service.organization.name;
     let about = format!("the key ci of the organization {name}");
     assert_eq!((&data["about"], &data["severity"]), (&json!(about), &json!("warning")));
-    let said = format!("50 % of the budget of {about} are spent: 0.050000 of 0.100000 USD");
+    let said = format!("50 % of the budget of {about} is spent: 0.050000 of 0.100000 USD");
     assert_eq!(data["detail"], said);
     assert_eq!(data["fix"], format!("orrery key update {id} --budget USD"));
 
@@ -308,7 +309,7 @@ async fn budgets_are_announced_once_for_each_threshold_also_after_a_restart() {
     let service = service.restart().await;
     up.says("hello", 1, 50);
     chat(&service, &second, &body).await.expect(200);
-    // Both reach a threshold now; nothing is said about the first one again.
+    // Both budgets reach a threshold; the key's first threshold is not announced again.
     let both = [budget_notice(&mut receiver).await, budget_notice(&mut receiver).await];
     let mut said: Vec<&str> =
         both.iter().map(|one| one["data"]["detail"].as_str().unwrap()).collect();

@@ -1,5 +1,5 @@
-//! Usage in a browser: the month's budget, the table by key and month with its download, and what a
-//! key has spent by day in the dialog with its limits.
+//! Usage in a browser: the month's budget, the table by key and month with its download, and a
+//! key's spending by day in the dialog with its limits.
 
 use orrery_domain::account::Limits;
 use orrery_domain::key_policy::KeyPolicy;

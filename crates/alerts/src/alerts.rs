@@ -92,7 +92,7 @@ impl Alerts {
         self.inner.observed.notify_one();
     }
 
-    /// Announces the budgets of which a further share is spent.
+    /// Queues a notice for each budget that has reached a further threshold.
     pub async fn observe_budgets(&self, budgets: &[Budget]) {
         self.ledger().observe_budgets(budgets, self.inner.clock.now());
         self.store().await;

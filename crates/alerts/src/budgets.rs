@@ -1,7 +1,8 @@
-//! Budgets: which thresholds have been announced, so that each is announced once in each period.
+//! Budget notices: tracks the announced thresholds, so that each is announced once per period.
 //!
-//! Pure: what is spent goes in, notices come out. A notice is sent until the receiver acknowledges
-//! it; nothing follows it.
+//! This module is pure: its input is the budgets and their spending, and its output is the notices
+//! to send. The service resends a notice until the receiver acknowledges it. A notice has no later
+//! message.
 
 use std::collections::BTreeMap;
 
@@ -11,28 +12,28 @@ use orrery_domain::money::Usd;
 use orrery_domain::time::Timestamp;
 use orrery_wire::service::Finding;
 
-/// The shares of a budget that are announced, in percent.
+/// The shares of a budget, in percent, at which the service sends a notice.
 pub const THRESHOLDS: [u8; 3] = [50, 80, 100];
 /// Maximum number of budgets whose thresholds are announced.
 const BUDGETS_MAX: usize = 10_000;
 
-/// A budget and what is spent of it.
+/// A budget and the amount spent in its current period.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Budget {
     /// The ID of the key or the organization.
     pub id: String,
-    /// The key or the organization in words, such as `organization acme`.
+    /// The key or the organization in words, such as `the organization acme`.
     pub about: String,
     pub budget: Usd,
     pub spent: Usd,
-    /// When the current period began.
+    /// Start of the current period.
     pub period: Timestamp,
     /// The command that changes the budget.
     pub fix: String,
 }
 
 impl Budget {
-    /// Returns the highest threshold that is reached; 0 below the first.
+    /// Returns the highest threshold that spending has reached, or 0 if it has reached none.
     fn reached(&self) -> u8 {
         let percent = |threshold: u8| {
             i128::from(self.spent.micros()) * 100
@@ -46,7 +47,7 @@ impl Budget {
     fn notice(&self, threshold: u8) -> Finding {
         let Self { about, budget, spent, fix, .. } = self;
         let detail =
-            format!("{threshold} % of the budget of {about} are spent: {spent} of {budget} USD");
+            format!("{threshold} % of the budget of {about} is spent: {spent} of {budget} USD");
         let finding = match threshold {
             100 => Finding::fault("budget", detail),
             _ => Finding::warning("budget", detail),
@@ -55,7 +56,7 @@ impl Budget {
     }
 }
 
-/// What has been announced about a budget.
+/// The last announcement about a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Told {
     period: Timestamp,
@@ -63,15 +64,15 @@ struct Told {
     threshold: u8,
 }
 
-/// What has been announced, by the ID of the key or the organization.
+/// The last announcement about each budget, by the ID of the budget.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Announced(BTreeMap<String, Told>);
 
 impl Announced {
-    /// Returns the notices of thresholds that were reached since the last call, at most `most`. If
-    /// a budget has passed several thresholds, only the highest is announced. A changed budget is
-    /// announced anew.
+    /// Returns at most `most` notices of thresholds that spending has reached since the last call.
+    /// If spending has passed several thresholds of a budget, only the highest is announced. If the
+    /// amount of a budget changes, its thresholds are announced again.
     pub(super) fn observe(&mut self, budgets: &[Budget], most: usize) -> Vec<Finding> {
         let mut notices = Vec::new();
         let before = std::mem::take(&mut self.0);
@@ -124,13 +125,13 @@ mod tests {
         assert!(said(&mut announced, budget(499_999, 1)).is_empty());
         assert_eq!(
             said(&mut announced, budget(500_000, 1)),
-            ["50 % of the budget of key ci are spent: 0.500000 of 1.000000 USD"]
+            ["50 % of the budget of key ci is spent: 0.500000 of 1.000000 USD"]
         );
         // A restart.
         let text = serde_json::to_string(&announced).unwrap();
         announced = serde_json::from_str(&text).unwrap();
         assert!(said(&mut announced, budget(700_000, 1)).is_empty());
-        assert_eq!(said(&mut announced, budget(1_200_000, 1)).len(), 1, "80 % is passed over");
+        assert_eq!(said(&mut announced, budget(1_200_000, 1)).len(), 1, "80 % is skipped");
         assert!(said(&mut announced, budget(1_300_000, 1)).is_empty());
         assert!(said(&mut announced, budget(0, 2)).is_empty());
         assert_eq!(said(&mut announced, budget(810_000, 2)).len(), 1, "a new period");

@@ -37,7 +37,7 @@ pub(super) enum Event {
     /// A warning has become an error.
     Worsened,
     Mended,
-    /// The only message of this alert.
+    /// A budget has reached a threshold. No other event follows for this alert.
     Noticed,
 }
 
@@ -152,7 +152,7 @@ impl Ledger {
         left_out
     }
 
-    /// Adds a notice for each budget of which a further share is spent.
+    /// Adds a notice for each budget that has reached a further threshold.
     pub(super) fn observe_budgets(&mut self, budgets: &[Budget], now: Timestamp) {
         let most = NOTICES_MAX.saturating_sub(self.notices.len());
         let due = Some(Due { event: Event::Noticed, at: now });

@@ -1,11 +1,11 @@
 //! Alerts: notifies the operator when the doctor reports a problem, and when the problem is mended.
 //!
-//! Also announces once when a share of a budget is spent.
+//! Also sends a notice when spending reaches one of the [`THRESHOLDS`] of a budget.
 //!
-//! `ledger` decides which messages are due (pure), `budgets`
-//! decides which shares of budgets are announced (pure), `message` writes them in the receiver's format,
-//! `file` stores the ledger in the data folder, and [`Alerts`] sends them. `app` runs the checks
-//! and passes in their findings.
+//! Two modules are pure: `ledger` decides which messages are due, and `budgets` decides which
+//! shares of budgets are announced. `message` writes the messages in the receiver's format, `file`
+//! stores the ledger in the data folder, and [`Alerts`] sends the messages. `app` runs the checks
+//! and passes their findings to [`Alerts`].
 //!
 //! Invariants:
 //! - The ledger is stored before a message is sent, and again after its outcome is known, so after

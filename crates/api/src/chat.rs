@@ -177,7 +177,7 @@ pub(crate) async fn respond(
     respond_beside(context, caller, operation, body, None).await
 }
 
-/// As [`respond`]. The agent does not call `beside`.
+/// Responds like [`respond`], and passes `beside` to the chat router. The agent ignores `beside`.
 pub(crate) async fn respond_beside(
     context: Context,
     caller: Caller,

@@ -76,7 +76,7 @@ pub(crate) async fn translate<T: Send + 'static>(
 /// Returns the text of a complete answer.
 ///
 /// # Errors
-/// An internal error.
+/// An internal error if the body cannot be read.
 pub(crate) async fn text_of(answer: Response) -> Result<Bytes, crate::Error> {
     Ok(answer.into_body().collect().await.map_err(crate::Error::internal)?.to_bytes())
 }

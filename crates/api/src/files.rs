@@ -32,8 +32,8 @@ pub(crate) const LIST: Doc = Doc {
     description: "Returns a page of the organization's files: uploads, pending uploads, and files \
                   that models produced. Pass `next_cursor` as `cursor` for the next page. With \
                   `purpose`, the page is also in OpenAI's format, and may have fewer files than \
-                  `limit` although `has_more` is true. Below `/openai/v1`, it is only in OpenAI's \
-                  format.",
+                  `limit` although `has_more` is true. Below `/openai/v1`, the page has only \
+                  OpenAI's fields.",
     ..Doc::new("files", "list_files", "List files")
 };
 
@@ -138,8 +138,8 @@ pub(crate) fn public_url(services: &Services, upload: &Upload, grant: &Grant) ->
     services.signed_urls.url(link, &domain::File::content_path(upload.id))
 }
 
-/// Returns the response with a file: OpenAI's status and fields below `/openai`, and otherwise
-/// `status` and the whole record.
+/// Returns a file as a response. Below `/openai`, the response has OpenAI's status and fields;
+/// elsewhere, it has `status` and the whole record.
 pub(crate) fn answer(form: ErrorForm, status: StatusCode, file: File) -> Response {
     if form == ErrorForm::OpenAiOnly {
         return response::json(StatusCode::OK, &OpenAiFile::from(file));

@@ -123,8 +123,8 @@ pub(crate) const POST: Doc = Doc {
     description: "Stores a file of a multipart form and returns its record. `url` of the record \
                   can be used as an input of models, and read without a key. The bytes are synced \
                   to disk before the response. A file above `files.max_bytes` or the \
-                  organization's quota returns 413. Below `/openai/v1`, the answer is 200 and the \
-                  file in OpenAI's format.",
+                  organization's quota returns 413. Below `/openai/v1`, the status is 200, and \
+                  the record has only OpenAI's fields.",
     ..Doc::new("files", "create_file", "Upload a file in a form")
 };
 

@@ -1,4 +1,4 @@
-//! Reports of usage: requests, tokens and cost by key, model, day, month, tag and member, as JSON or
+//! Usage reports: requests, tokens and cost by key, model, day, month, tag and member, as JSON or
 //! CSV.
 
 use std::collections::{BTreeMap, HashMap};
@@ -17,10 +17,10 @@ use orrery_http::{Response, response};
 use orrery_records::usage::{self, GROUPS_MAX, Grouping, SPAN_DAYS_MAX, Span};
 use orrery_wire::usage::{Group, Report};
 
-/// The name of the group of work that was started in the dashboard.
+/// The key name under which a report lists work that was started in the dashboard.
 const DASHBOARD: &str = "dashboard";
 
-/// What a report can be grouped by.
+/// A field by which a report can be grouped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Field {
     Day,
@@ -60,24 +60,28 @@ fn formats() -> Vec<&'static str> {
 
 pub(crate) const REPORT: Doc = Doc {
     query: &[
-        Param::new("from", Kind::Day, "The first day, by default the first of this month (UTC)"),
-        Param::new("to", Kind::Day, "The last day, by default today (UTC)"),
-        Param::new("group_by", Kind::ListOf(fields), "What to group by; `key` by default"),
-        Param::new("key_id", Kind::Uuid, "Only usage of this key"),
-        Param::new("format", Kind::OneOf(formats), "The format; `json` by default"),
+        Param::new(
+            "from",
+            Kind::Day,
+            "The first day in UTC; by default, the first day of this month",
+        ),
+        Param::new("to", Kind::Day, "The last day in UTC; by default, today"),
+        Param::new("group_by", Kind::ListOf(fields), "The fields to group by; `key` by default"),
+        Param::new("key_id", Kind::Uuid, "Only the usage of this key"),
+        Param::new("format", Kind::OneOf(formats), "The format of the report; `json` by default"),
     ],
-    responses: &[ResponseDoc::json_or_csv::<Report>(200, "The usage, sorted by its groups")],
-    description: "Returns how many calls of models have ended, with their tokens and their cost, by \
-                  key, model, day, calendar month, tag or member. The counters are part of the \
-                  commit that charges a call, so the costs of a span equal the charges in the \
-                  ledger. Usage by day is kept for 400 days, by month for 37 months; a report has at \
-                  most 10,000 rows and spans at most 1,100 days.",
+    responses: &[ResponseDoc::json_or_csv::<Report>(200, "The groups, sorted by their fields")],
+    description: "Returns the number of ended model calls, their tokens and their cost, grouped by \
+                  key, model, day, calendar month, tag or member. The service counts a call in \
+                  the commit that charges it, so the costs of a period equal its charges in the \
+                  ledger. Usage by day is kept for 400 days, and usage by month for 37 months. A \
+                  report has at most 10,000 rows and covers at most 1,100 days.",
     ..Doc::new("billing", "get_usage", "Get usage by key, model and time")
 };
 
 pub(crate) const REPORT_OF: Doc = Doc { id: "get_organization_usage", ..REPORT };
 
-/// One row of a report; fields by which it is not grouped are absent. Rows are sorted.
+/// One row of a report. Fields by which the report is not grouped are `None`. Rows are sorted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Row {
     day: Option<Day>,
@@ -88,7 +92,7 @@ struct Row {
     model: Option<String>,
 }
 
-/// What is known about a key.
+/// The details of a key that a report can show.
 #[derive(Debug, Default)]
 struct Facts {
     id: Option<KeyId>,
@@ -178,7 +182,7 @@ async fn rows(
     Ok(rows)
 }
 
-/// Returns what is known about the keys of an organization, the deleted ones included.
+/// Returns the details of an organization's keys, including deleted keys.
 async fn facts(
     services: &Services,
     organization: OrganizationId,
@@ -261,8 +265,8 @@ fn csv_row(out: &mut String, fields: &[Field], row: &Row, sums: &Sums) {
     out.push_str(&format!("{requests},{},{},{cost}\r\n", tokens.input, tokens.output));
 }
 
-/// Returns a text as a quoted cell (RFC 4180). A spreadsheet would run a text that begins like a
-/// formula, so an apostrophe is put before it.
+/// Returns a text as a quoted CSV cell (RFC 4180). Puts an apostrophe before a text that a
+/// spreadsheet would run as a formula.
 fn cell(text: Option<&str>) -> String {
     let Some(text) = text else { return String::new() };
     let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);

@@ -71,7 +71,7 @@ pub(crate) async fn run(services: Arc<Services>, tasks: Tasks) {
     }
 }
 
-/// Passes what is spent of each budget to the alerts.
+/// Passes the spending of each budget to the alerts.
 async fn check_budgets(services: &Services) -> anyhow::Result<()> {
     let found = services.billing.budgets().await?;
     let organizations = services.accounts.organizations().await?;

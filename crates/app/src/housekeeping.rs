@@ -269,7 +269,7 @@ async fn apply_retention(services: &Services) -> anyhow::Result<()> {
             report("old deliveries", swept);
         }
         let old = services.billing.usage().forget(organization.id, now).await;
-        report("old counters of usage", old);
+        report("old usage counters", old);
         let unused = services.agent.forget_unused(organization.id, keep.sessions).await;
         report("unused sessions", unused);
         if let Some(cutoff) = now.before(keep.responses) {

@@ -392,7 +392,7 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
     Ok(running)
 }
 
-/// Loads what is enforced and counted in memory, before the first request.
+/// Loads limits, key policies and names of counted models into memory, before the first request.
 async fn load_accounts(services: &Services) -> anyhow::Result<()> {
     services.accounts.load_limits().await?;
     services.accounts.load_policies().await?;

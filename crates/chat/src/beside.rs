@@ -1,4 +1,4 @@
-//! What the commit that records a call stores for the caller, such as a copy of the answer.
+//! The caller's part of the commit that records a call, such as a copy of the answer.
 
 use std::fmt;
 
@@ -8,12 +8,13 @@ use futures_util::future::BoxFuture;
 use orrery_domain::ids::ExecutionId;
 use orrery_storage::Commit;
 
-/// What the commit that records a call stores in addition, such as a copy of its answer.
+/// Creates the caller's part of the commit that records a call, such as a copy of the answer.
 pub struct Beside(Box<dyn FnOnce(ExecutionId, Bytes) -> BoxFuture<'static, Commit> + Send + Sync>);
 
 impl Beside {
-    /// `commit` is called with the ID of the call and its complete answer, unless the answer is
-    /// streamed. If the router's own commit fails, nothing is stored.
+    /// The router calls `commit` with the ID of the call and its complete answer, unless it streams
+    /// the answer. The returned commit becomes part of the commit that records the call. If that
+    /// commit fails, nothing is stored.
     pub fn new<F>(commit: impl FnOnce(ExecutionId, Bytes) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Commit> + Send + 'static,

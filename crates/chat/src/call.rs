@@ -130,7 +130,7 @@ pub(super) struct Came {
     pub(super) is_stream: bool,
     pub(super) content: Option<Box<RawValue>>,
     pub(super) finish_reasons: Vec<String>,
-    /// What the commit of the call stores in addition.
+    /// The caller's part of the commit that records the call.
     pub(super) beside: Commit,
 }
 

@@ -20,7 +20,7 @@ use orrery_runners::openai::answer::not_json;
 use orrery_runners::openai::said;
 use orrery_runners::openai::shape::{self, Counts, failure_in_error_event};
 
-/// Maximum number and size of the finish reasons that traces contain.
+/// Maximum number of finish reasons in a trace, and maximum size of each reason in bytes.
 const FINISH_REASONS_MAX: usize = 8;
 const FINISH_REASON_BYTES_MAX: usize = 32;
 
@@ -395,7 +395,7 @@ impl Meter {
         self.counted.tokens(self.prompt_tokens, self.bytes)
     }
 
-    /// Takes why the model has ended its choices.
+    /// Takes the finish reasons of the choices.
     #[must_use]
     pub(crate) fn take_finish_reasons(&mut self) -> Vec<String> {
         std::mem::take(&mut self.finish_reasons)

@@ -73,7 +73,7 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Ends the work, which has used these tokens.
+    /// Settles the tokens that the work has used, and releases its reservations.
     pub fn settle(self, tokens: Tokens) {
         let Self { in_flight, reservations } = self;
         in_flight.settle(tokens.total());
@@ -135,7 +135,8 @@ impl Chat {
         self.inner.options.keep_content
     }
 
-    /// Adds the tokens of finished work to its commit. [`Admission::settle`] follows the commit.
+    /// Adds the tokens of finished work to its commit. The caller must call [`Admission::settle`]
+    /// after the commit is durable.
     ///
     /// # Errors
     /// [`storage::Error`]

@@ -22,9 +22,10 @@ use orrery_storage::{self as storage, Commit, Key, Page, Store, Table};
 const DAY_SECONDS: i64 = 86_400;
 /// The `Retry-After` value if calls in flight reserve the rest of a budget.
 const RESERVED_RETRY: Duration = Duration::from_secs(5);
-/// The end of the key of a row with a [`Level`]. As a day, it would be 4 million years ahead.
+/// The suffix of the key of a row with a [`Level`]. Read as a day, it lies millions of years ahead,
+/// so no counter has the same suffix.
 const LEVEL: &[u8] = b"rate";
-/// The time after which a bucket is full, unless a call has used far more than it had reserved.
+/// A bucket is full again after this time, unless a call used far more tokens than it reserved.
 const LEVEL_KEPT: Duration = Duration::from_secs(3600);
 /// Maximum rows deleted per batch, and maximum batches per sweep.
 const BATCH_MAX: usize = 500;
@@ -49,7 +50,7 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
-    /// Ends the call with the tokens that it has used. Called when the commit with
+    /// Settles the tokens that the call has used. Call this after the commit that was passed to
     /// [`TokenBudgets::count`] is durable.
     pub(crate) fn settle(self, used: u64) {
         if let Some(tokens) = self.of_minute {
@@ -218,7 +219,7 @@ fn row(organization: OrganizationId, key: KeyId, day: u32) -> Key {
     Key::table(Table::TokenUse).id(organization).id(key).raw(&day.to_be_bytes())
 }
 
-/// Returns the row with the level of a key's bucket of tokens.
+/// Returns the row that stores the level of a key's token bucket.
 fn level_row(organization: OrganizationId, key: KeyId) -> Key {
     Key::table(Table::TokenUse).id(organization).id(key).raw(LEVEL)
 }
@@ -295,7 +296,7 @@ mod tests {
         drop((budgets, other));
         let budgets = start();
         clock.advance(Duration::from_secs(5));
-        assert!(budgets.admit(organization, id, 16).await.is_err(), "10 are left, 5 flowed in");
+        assert!(budgets.admit(organization, id, 16).await.is_err(), "10 are left, 5 were refilled");
         budgets.admit(organization, id, 15).await.unwrap();
         assert_eq!(budgets.forget_past_days().await.unwrap(), 0);
         clock.advance(Duration::from_secs(3700));

@@ -81,10 +81,11 @@ pub(super) struct LimitArgs {
     /// Unfinished executions that are not running (queued, suspended); further ones are rejected
     #[arg(long, value_name = "NUMBER", value_parser = values::limit)]
     queued: Option<values::Limit>,
-    /// Total size of files, in bytes or such as 10GB or 512MiB; further files are rejected
+    /// Total size of files, in bytes or with a unit, such as 10GB or 512MiB; further files are
+    /// rejected
     #[arg(long, value_name = "BYTES", value_parser = values::size_limit)]
     storage: Option<values::Limit>,
-    /// Charges in a calendar month (UTC), in US dollars; further paid work is rejected
+    /// Maximum charges in a calendar month (UTC), in US dollars; further paid work is rejected
     #[arg(long, value_name = "USD", value_parser = values::budget_limit)]
     monthly_budget: Option<values::BudgetLimit>,
 }

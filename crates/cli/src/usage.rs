@@ -1,4 +1,4 @@
-//! `orrery usage`: what was used by key, model and time.
+//! `orrery usage`: prints the usage of an organization by key, model and time.
 
 use clap::ValueEnum;
 use serde_json::Value;
@@ -11,7 +11,7 @@ use orrery_domain::account::DEFAULT_ORGANIZATION;
 use orrery_domain::usage::Day;
 use orrery_wire::usage::{Group, Report};
 
-/// What a report is grouped by.
+/// A field by which the report is grouped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum By {
     Key,
@@ -33,13 +33,13 @@ pub(super) struct Usage {
     /// The last day (UTC) [default: today]
     #[arg(long, value_name = "DAY")]
     to: Option<Day>,
-    /// What to group by, separated by commas
+    /// Fields to group by, separated by commas
     #[arg(long, value_name = "FIELDS", value_enum, value_delimiter = ',', default_value = "key")]
     by: Vec<By>,
-    /// Only usage of the key with this id
+    /// Only the usage of the key with this id
     #[arg(long, value_name = "ID")]
     key: Option<String>,
-    /// Print CSV
+    /// Print CSV instead of a table
     #[arg(long, conflicts_with = "json")]
     csv: bool,
     #[command(flatten)]
@@ -74,7 +74,7 @@ pub(super) async fn run(asked: Usage, config: &Config) -> anyhow::Result<()> {
     Output::new(asked.shape.json).show(&report, &columns, rows)
 }
 
-/// Returns the fields of the groups, in the order of the columns, each with its heading.
+/// Returns the heading and the field of each column of the groups, in the order of the columns.
 fn shown_fields(by: &[By]) -> Vec<(&'static str, &'static str)> {
     let all = [
         (By::Day, "DAY", "day"),

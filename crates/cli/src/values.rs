@@ -56,7 +56,7 @@ pub(super) fn size_limit(text: &str) -> Result<Limit, String> {
     })
 }
 
-/// A budget, or no budget.
+/// A budget in US dollars; `None` for no budget.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct BudgetLimit(pub(super) Option<f64>);
 

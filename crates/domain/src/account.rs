@@ -102,7 +102,7 @@ pub struct ApiKey {
     pub previous: Option<[u8; 32]>,
 }
 
-/// What stays known about a deleted key, so that its usage can be named.
+/// The details of a deleted key that the service keeps, so that usage reports can name the key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeletedKey {
     pub name: String,

@@ -148,10 +148,10 @@ impl Media {
 pub struct Tokens {
     pub input: u64,
     pub output: u64,
-    /// The input tokens that the model took from its cache.
+    /// Input tokens that the model read from its cache.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub cached: u64,
-    /// The output tokens that are reasoning.
+    /// Reasoning tokens in the output.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub reasoning: u64,
     /// Whether the usage is estimated from the text length because the model did not report it.
@@ -160,7 +160,7 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Creates an estimate.
+    /// Creates estimated token counts.
     #[must_use]
     pub const fn estimated(input: u64, output: u64) -> Self {
         Self { input, output, cached: 0, reasoning: 0, is_estimated: true }

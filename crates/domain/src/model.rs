@@ -117,10 +117,10 @@ pub struct Usage {
     pub run_time: Duration,
     pub input_tokens: Option<u64>,
     pub output_tokens: Option<u64>,
-    /// The input tokens that the model took from its cache.
+    /// Input tokens that the model read from its cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached_input_tokens: Option<u64>,
-    /// The output tokens that are reasoning.
+    /// Reasoning tokens in the output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_tokens: Option<u64>,
     /// The length of the audio that was transcribed.
@@ -187,8 +187,8 @@ impl Rates {
         seconds + audio + images + millions.iter().sum::<f64>()
     }
 
-    /// Returns the unrounded maximum price of a run that uses no more than `usage`: every token
-    /// may be cached or reasoning.
+    /// Returns the unrounded maximum price of a run that uses no more than `usage`. Any token may
+    /// be cached or reasoning, so each token costs the higher of its two prices.
     fn most_dollars(&self, usage: &Usage) -> f64 {
         let greater =
             |one: Option<f64>, other: Option<f64>| one.into_iter().chain(other).reduce(f64::max);
@@ -325,7 +325,7 @@ mod tests {
         // The maximum does not count on the cache, and every output token may be reasoning.
         assert_eq!(of(own).most(&usage), Usd::from_micros(10_000 + 4000));
         let more = Usage { cached_input_tokens: Some(5000), reasoning_tokens: None, ..usage };
-        assert_eq!(of(own).charge(&more), Usd::from_micros(1000 + 2000), "more cached than read");
+        assert_eq!(of(own).charge(&more), Usd::from_micros(1000 + 2000), "more cached than input");
     }
 
     #[test]

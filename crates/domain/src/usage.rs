@@ -1,4 +1,5 @@
-//! The periods and sums of usage: days and calendar months in UTC, and what was used in them.
+//! Periods of usage (days and calendar months in UTC), and the requests, tokens and cost of a
+//! period.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,9 +10,9 @@ use super::chat::Tokens;
 use super::money::Usd;
 use super::time::Timestamp;
 
-/// The number of days from 1 January of year 1 to 1 January 1970, plus one.
+/// The number of days from January 1 of year 1 to January 1, 1970, plus one.
 const EPOCH: i32 = 719_163;
-/// The years that a day may be in.
+/// The years that a day can have in its text form.
 const YEARS: std::ops::RangeInclusive<i32> = 1970..=9999;
 
 /// A day in UTC: the number of days since 1970.
@@ -19,7 +20,7 @@ const YEARS: std::ops::RangeInclusive<i32> = 1970..=9999;
 pub struct Day(u32);
 
 impl Day {
-    /// Returns the day of a moment. A moment before 1970 is on the first day.
+    /// Returns the day of a moment. A moment before 1970 counts as the first day of 1970.
     #[must_use]
     pub fn of(moment: Timestamp) -> Self {
         let date = DateTime::from_timestamp_micros(moment.micros()).map(|time| time.date_naive());
@@ -53,7 +54,7 @@ impl Day {
         Self(self.0.saturating_add(days))
     }
 
-    /// Returns the day that is `days` earlier, but none before 1970.
+    /// Returns the day that is `days` earlier, but no day before 1970.
     #[must_use]
     pub const fn minus(self, days: u32) -> Self {
         Self(self.0.saturating_sub(days))
@@ -74,7 +75,7 @@ impl fmt::Display for Day {
     }
 }
 
-/// A text that is not a day.
+/// The error for a text that is not a day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("must be a day such as 2026-11-30")]
 pub struct NotADay;
@@ -90,7 +91,7 @@ impl FromStr for Day {
     }
 }
 
-/// A calendar month in UTC: the year times twelve, plus the month from 0.
+/// A calendar month in UTC: the year times twelve, plus the month counted from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Month(u32);
 
@@ -140,10 +141,10 @@ impl fmt::Display for Month {
     }
 }
 
-/// What was used in a period.
+/// The requests, tokens and cost of a period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sums {
-    /// Ended calls of models.
+    /// Ended model calls.
     pub requests: u64,
     pub tokens: Tokens,
     pub cost: Usd,

@@ -40,12 +40,12 @@ pub struct EndedCall {
     pub facts: Option<Facts>,
 }
 
-/// What traces need of a chat call beside its record.
+/// Details of a chat call that traces need but its record lacks.
 #[derive(Debug)]
 pub struct Facts {
     /// The body of the request, in OpenAI's format.
     pub request: Bytes,
-    /// The messages of the answer, as the history stores them; `None` unless traces contain them.
+    /// The messages of the answer, in the format of the history; `None` if traces lack messages.
     pub answer: Option<Box<RawValue>>,
     pub finish_reasons: Vec<String>,
 }
@@ -189,8 +189,8 @@ impl Inner {
     }
 }
 
-/// Records the metrics of OpenTelemetry's conventions for generative AI. Models that the operator
-/// does not name share a label, because clients choose the ids that reach an upstream.
+/// Records the metrics of OpenTelemetry's conventions for generative AI. Upstream models without a
+/// price share a label, because clients can send any model id to an upstream.
 fn count_use(call: &chat::Call, run_time: Duration) {
     let model = if call.is_upstream && !call.is_priced { "other" } else { &call.model };
     let labels = [

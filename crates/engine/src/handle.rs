@@ -40,8 +40,8 @@ pub(crate) const SHARE_MAX: usize = 10_000;
 /// Passes a committed delivery to the outbox.
 pub type OnDelivery = Arc<dyn Fn(Delivery) + Send + Sync>;
 
-/// Called with each ended execution, after the commit that ended it, and with the facts of a chat
-/// call. The callback must not block.
+/// A callback for each execution that ends. The engine calls it after the commit that ends the
+/// execution, and passes the [`Facts`] only for a chat call. The callback must not block.
 pub type OnEnd = Box<dyn Fn(&Execution, Option<Facts>) + Send + Sync>;
 
 /// The engine's limits.

@@ -1,8 +1,7 @@
 //! Billing: a ledger for each organization, and the balance, which is the sum of its entries.
 //!
-//! An API key may have a budget: the sum of the charges in a period. An organization may have one
-//! for each calendar month. Charges and reservations count toward the organization and toward the
-//! key.
+//! An API key may have a budget, which limits its charges in a period. An organization may have a
+//! budget for each calendar month. Charges and reservations count toward both budgets.
 //!
 //! An entry and its change to the balance are one commit. The store's writer increments the balance
 //! as a counter, so concurrent charges are never lost. A charge is part of the commit that
@@ -27,7 +26,7 @@ use orrery_storage::{self as storage, Commit, Key, Page, Store, Table};
 
 /// The period of charges over a key's lifetime.
 pub const ALL_TIME: Timestamp = Timestamp::from_micros(0);
-/// Counters that are read at a time.
+/// Maximum number of counters that are read at once.
 const COUNTERS_READ: usize = 1000;
 /// Maximum top-up.
 pub const TOP_UP_MAX: Usd = Usd::from_micros(TOP_UP_DOLLARS_MAX * 1_000_000);
@@ -81,11 +80,11 @@ pub struct Charge<'m> {
     pub execution: ExecutionId,
     /// A new ID, whose time determines the charge's position in the ledger.
     pub entry: EntryId,
-    /// The model whose use is charged.
+    /// The model that the work used.
     pub model: &'m str,
 }
 
-/// A budget, and what is spent of it in its current period.
+/// A budget and the amount spent in its current period.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BudgetUse {
     pub payer: Payer,
@@ -93,7 +92,7 @@ pub struct BudgetUse {
     pub key_name: Option<String>,
     pub budget: Usd,
     pub spent: Usd,
-    /// When the period began.
+    /// Start of the period.
     pub period: Timestamp,
 }
 
@@ -143,7 +142,7 @@ impl Price {
     }
 }
 
-/// Whose budget it is.
+/// The owner of a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whose {
     Key,
@@ -260,7 +259,8 @@ impl Billing {
         Self { store, clock, policies, limits, usage, pending, turn, recorder }
     }
 
-    /// Loads what counting needs in memory. Called once at startup, before any call is counted.
+    /// Loads the names of the counted models into memory. Call this once at startup, before any
+    /// call is counted.
     ///
     /// # Errors
     /// [`storage::Error`] when the store cannot be read.
@@ -271,7 +271,7 @@ impl Billing {
         self.usage.load(organizations, self.clock.now()).await
     }
 
-    /// Returns the usage, which is counted with the charges.
+    /// Returns the usage counters, which also count the charges.
     #[must_use]
     pub const fn usage(&self) -> &Usage {
         &self.usage
@@ -290,7 +290,7 @@ impl Billing {
             || self.policies.budget(payer.key, &self.clock).is_some()
     }
 
-    /// Counts a call that ends in this commit, or tokens that it has used.
+    /// Counts a call that ends in this commit, or the tokens of a call.
     pub fn count(&self, commit: &mut Commit, payer: Payer, calls: &Calls<'_>) {
         self.usage.count(commit, payer, calls, self.clock.now());
     }
@@ -342,9 +342,9 @@ impl Billing {
         Self { recorder: self.recorder.by(actor), ..self.clone() }
     }
 
-    /// Reserves the possible cost of work, if the budgets of the key and the organization and, with
-    /// `needs_balance`, the balance cover it. The caller must commit [`reserve`] with the same amount, and keep the
-    /// returned reservation until then.
+    /// Reserves the possible cost of work, if the budgets of the key and the organization cover it.
+    /// If `needs_balance` is set, the balance must cover it, too. The caller must commit
+    /// [`reserve`] with the same amount, and keep the returned reservation until then.
     ///
     /// # Errors
     /// [`Unreserved`].

@@ -93,12 +93,12 @@ fn to_float(count: u64) -> f64 {
 struct Counts {
     requests: Bucket,
     tokens: Bucket,
-    /// Whether the bucket of tokens holds what it held before the service started.
+    /// Whether the token bucket's stored level has been restored since the service started.
     is_restored: bool,
     in_flight: u32,
 }
 
-/// What a key's bucket of tokens holds, as it is stored with each call so that it survives a crash.
+/// The level of a key's token bucket. Each call stores the level so that it survives a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Level {
     left: f64,
@@ -148,7 +148,7 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Returns what the bucket will hold when this call has used `used` tokens. The maximum tokens
+    /// Returns the level of the bucket after this call has used `used` tokens. The maximum tokens
     /// of other calls in flight count as used.
     #[must_use]
     pub fn level_after(&self, used: u64, now: Timestamp) -> Level {
@@ -308,15 +308,15 @@ impl Handle {
         }
     }
 
-    /// Returns whether a key's bucket of tokens needs its stored level ([`Handle::restore`]).
+    /// Returns whether [`Handle::restore`] must restore the level of a key's token bucket.
     #[must_use]
     pub fn is_unrestored(&self, key: KeyId) -> bool {
         self.of(key)
             .is_some_and(|entry| entry.policy.tpm_limit.is_some() && !entry.counts().is_restored)
     }
 
-    /// Gives a key's bucket of tokens the level that was stored before the service started, and what
-    /// has flowed in since.
+    /// Restores the level of a key's token bucket: the level stored before the service started,
+    /// plus the tokens refilled since, up to the limit, minus the tokens taken since the start.
     pub fn restore(&self, key: KeyId, level: Option<Level>, now: Timestamp) {
         let Some(entry) = self.of(key) else { return };
         let mut counts = entry.counts();

@@ -1,9 +1,10 @@
-//! Usage: how often each API key has called each model, with how many tokens and at which cost, by
-//! day and by calendar month in UTC.
+//! Usage: the requests, tokens and cost of each API key and model, by day and by calendar month in
+//! UTC.
 //!
-//! The counters are part of the commit that ends and charges the call, so nothing is lost or counted
-//! twice. A report reads the counters of its months, and of days only in months that it does not
-//! cover, so its cost depends on keys and models and not on the number of calls.
+//! A call is counted in the commit that ends and charges it, so no call is lost or counted twice. A
+//! report reads the counters of whole months. It reads the counters of days only if it groups by
+//! day or covers only a part of a month. The cost of a report therefore depends on the number of
+//! keys and models, not on the number of calls.
 //!
 //! Invariant: the costs of an organization's months equal its charges in the ledger.
 
@@ -22,12 +23,12 @@ use orrery_domain::usage::{Day, Month, Sums};
 use orrery_storage::record::decode;
 use orrery_storage::{self as storage, Commit, Key, Page, Store, Table};
 
-/// Maximum number of models that are counted by name, per organization and month.
+/// Maximum number of models counted under their own names, per organization and month.
 pub const MODELS_MAX: usize = 1000;
-/// Maximum number of these models whose names come from calls that failed, so that invented names
+/// Maximum number of these models whose first call failed at the upstream, so that invented names
 /// do not use up [`MODELS_MAX`].
 pub const DOUBTFUL_MAX: usize = 100;
-/// The name under which all further models are counted.
+/// The name under which all other models are counted together.
 pub const OTHER_MODELS: &str = "(other models)";
 /// Maximum length of a model's name in a report, in bytes.
 const MODEL_BYTES_MAX: usize = 200;
@@ -48,18 +49,22 @@ const BATCH_MAX: usize = 500;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(
-        "this report would have more than {GROUPS_MAX} rows: shorten the span or group by less"
+        "this report would have more than {GROUPS_MAX} rows: shorten the span or group by fewer \
+         fields"
     )]
     TooManyGroups,
     #[error("this report would read more than {COUNTERS_MAX} counters: shorten the span")]
     TooManyCounters,
-    #[error("usage by day is kept for {DAYS_KEPT} days: begin and end the span with whole months")]
+    #[error(
+        "usage by day is kept for {DAYS_KEPT} days: for older usage, begin on the first and end on \
+         the last day of a month, and do not group by day"
+    )]
     TooOld,
     #[error(transparent)]
     Storage(#[from] storage::Error),
 }
 
-/// The length of a row's period.
+/// The period of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Grain {
     Day(Day),
@@ -71,13 +76,14 @@ enum Grain {
 pub struct Calls<'m> {
     pub model: &'m str,
     pub sums: Sums,
-    /// Whether the model may be one that does not exist.
+    /// Whether the model might not exist, because its call failed at the upstream without tokens or
+    /// cost.
     pub is_doubtful: bool,
 }
 
 impl<'m> Calls<'m> {
-    /// Returns the call that an ended execution is; `None` for workflows, whose model steps are
-    /// counted one by one. The cost is counted with the charge.
+    /// Returns the model call of an ended execution. Returns `None` for a workflow, because its
+    /// model steps are counted separately. The cost is counted with the charge.
     #[must_use]
     pub fn of(execution: &'m Execution) -> Option<Self> {
         let (model, _) = execution.models()?;
@@ -94,14 +100,14 @@ impl<'m> Calls<'m> {
         Some(Self { model, sums: Sums { requests: 1, tokens, cost: Usd::ZERO }, is_doubtful })
     }
 
-    /// Returns the tokens or the cost of a call that is counted elsewhere.
+    /// Returns the tokens or the cost of a call whose request is counted separately.
     #[must_use]
     pub fn part(model: &'m str, tokens: Tokens, cost: Usd) -> Self {
         Self { model, sums: Sums { requests: 0, tokens, cost }, is_doubtful: false }
     }
 }
 
-/// What a report is grouped by.
+/// The fields by which a report is grouped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Grouping {
     pub key: bool,
@@ -110,7 +116,7 @@ pub struct Grouping {
     pub month: bool,
 }
 
-/// One group of a report; fields by which the report is not grouped are absent.
+/// One group of a report. Fields by which the report is not grouped are `None`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Group {
     pub day: Option<Day>,
@@ -119,7 +125,7 @@ pub struct Group {
     pub model: Option<Box<str>>,
 }
 
-/// The span of a report, and the key to which it is restricted.
+/// The days of a report, and the key to which it is restricted, if any.
 #[derive(Debug, Clone, Copy)]
 pub struct Span {
     /// The first day.
@@ -129,16 +135,17 @@ pub struct Span {
     pub key: Option<KeyId>,
 }
 
-/// The models that an organization's counters name in a month.
+/// The models of an organization that are counted under their own names in a month.
 #[derive(Debug)]
 struct Named {
     month: Month,
     models: HashSet<Box<str>>,
-    /// How many of the models were doubtful when they were named.
+    /// The number of these models that were doubtful ([`Calls::is_doubtful`]) when they were first
+    /// counted.
     doubtful: usize,
 }
 
-/// The usage of a store. Clones share the names of models.
+/// The usage counters in a store. Clones share the names of the counted models.
 #[derive(Debug, Clone)]
 pub struct Usage {
     store: Store,
@@ -146,13 +153,13 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Opens the usage of a store.
+    /// Opens the usage counters of a store.
     #[must_use]
     pub fn new(store: Store) -> Self {
         Self { store, named: Arc::default() }
     }
 
-    /// Loads the names of the models that are counted this month. Called once at startup, before
+    /// Loads the names of the models that are counted this month. Call this once at startup, before
     /// any call is counted.
     ///
     /// # Errors
@@ -207,7 +214,8 @@ impl Usage {
         }
     }
 
-    /// Returns the name under which a model is counted: its own, unless too many are named already.
+    /// Returns the name under which a model is counted: its own name, or [`OTHER_MODELS`] if the
+    /// limit of named models is reached.
     fn name<'m>(
         &self,
         commit: &mut Commit,
@@ -220,7 +228,7 @@ impl Usage {
         let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
         let fresh = || Named { month, models: HashSet::new(), doubtful: 0 };
         let of_month = named.entry(organization).or_insert_with(fresh);
-        // A clock that is set back counts toward the later month's names.
+        // If the clock is set back, calls still count toward the names of the later month.
         if of_month.month < month {
             *of_month = fresh();
         }
@@ -296,7 +304,7 @@ impl Usage {
         Ok(groups)
     }
 
-    /// Returns what is known about the deleted keys of an organization.
+    /// Returns the stored details of an organization's deleted keys.
     ///
     /// # Errors
     /// [`storage::Error`] when the store cannot be read.
@@ -314,8 +322,8 @@ impl Usage {
         Ok(keys)
     }
 
-    /// Deletes an organization's counters that are older than they are kept, and the deleted keys
-    /// that no counter refers to. Returns the number of deleted rows.
+    /// Deletes an organization's expired counters, and the details of deleted keys to which no
+    /// counter refers. Returns the number of deleted rows.
     ///
     /// # Errors
     /// [`storage::Error`]; rows deleted before the error stay deleted.
@@ -403,7 +411,7 @@ fn signed(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// Parses a counter's row behind its period.
+/// Parses the part of a counter's key that follows the period.
 fn parse(row: &[u8], start: usize) -> Option<(KeyId, Cow<'_, str>, u8)> {
     let (key, rest) = row.get(start..)?.split_first_chunk::<16>()?;
     let (counter, model) = rest.split_last()?;

@@ -74,7 +74,7 @@ fn call() -> impl Strategy<Value = Call> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// The report of a span equals the sum over its calls, however the span is made up of days and
+    /// The report of a span equals the sum over its calls, for any split of the span into days and
     /// months.
     #[test]
     fn report_equals_a_sum_over_the_calls(
@@ -145,7 +145,7 @@ async fn names_of_models_are_bounded_also_after_a_restart() {
     let of = |name: &str| rows.iter().find(|(group, _)| group.model.as_deref() == Some(name));
     assert_eq!(of(OTHER_MODELS).unwrap().1, sums(2, 0, 0, 10));
     assert_eq!(of("m7").unwrap().1, sums(2, 0, 0, 0));
-    // The next month begins anew.
+    // The next month starts without names.
     count(&again, 1, "another", day("2027-01-01"), sums(1, 0, 0, 0)).await;
     let january = day("2027-01-01");
     let doubtful = async |usage: &Usage, model: &str| {

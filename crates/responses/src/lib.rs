@@ -121,7 +121,8 @@ impl Responses {
         self.evict(organization).await
     }
 
-    /// Returns the commit that stores a response. [`Self::evict`] follows it.
+    /// Returns the commit that stores a response. The caller must call [`Self::evict`] after the
+    /// commit is durable.
     ///
     /// # Errors
     /// [`storage::Error`]
@@ -131,7 +132,7 @@ impl Responses {
         Ok(commit)
     }
 
-    /// Makes a commit of [`Self::commit_of`]. When this returns, the response is durable.
+    /// Stores a commit from [`Self::commit_of`]. When this returns, the response is durable.
     ///
     /// # Errors
     /// [`storage::Error`]

@@ -87,10 +87,11 @@ tables! {
     KeyReserved = b'%',
     /// Charges of API keys, by organization, key and start of the budget's period: counters.
     KeySpent = b'$',
-    /// Usage by organization, length of the period, period, key and model, and the cost of an
-    /// organization by month: counters. Also the names of the models that are counted in a month.
+    /// Counters of usage, by organization, length of the period, period, key and model. Counters of
+    /// cost, by organization and month. Also the names of the counted models, by organization and
+    /// month.
     Usage = b'#',
-    /// Names of deleted API keys, by organization and key id.
+    /// Details of deleted API keys, by organization and key id.
     DeletedKey = b'&',
     /// Stored responses to requests with an `Idempotency-Key`.
     Idempotency = b'Y',

@@ -40,7 +40,7 @@ const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 const REQUEST_SECONDS: [f64; 14] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 15.0, 60.0];
 
-/// Bucket bounds for the tokens of a call, as OpenTelemetry's conventions advise.
+/// Bucket bounds for the tokens of a call, as OpenTelemetry's conventions recommend.
 const TOKENS: [f64; 14] = [
     1.0,
     4.0,
@@ -293,7 +293,7 @@ fn describe_histograms() {
         ("orrery_execution_seconds", "Time from the creation of an execution to its end"),
         (
             "gen_ai_client_operation_duration_seconds",
-            "Time of a call of the chat router, by operation and model",
+            "Duration of chat router calls, by operation and model",
         ),
         ("orrery_commit_seconds", "Time to make a group of commits durable"),
         ("orrery_checkpoint_seconds", "Duration of checkpoints"),
@@ -301,7 +301,7 @@ fn describe_histograms() {
     for (name, text) in histograms {
         describe_histogram!(name, Unit::Seconds, text);
     }
-    let tokens = "Tokens of a call of the chat router, by kind, operation and model";
+    let tokens = "Tokens of chat router calls, by kind, operation and model";
     describe_histogram!("gen_ai_client_token_usage", Unit::Count, tokens);
 }
 

@@ -34,7 +34,7 @@ pub struct Document {
 pub struct Organization {
     #[schemars(with = "Option<LimitsChange>")]
     pub limits: Option<Map<String, Value>>,
-    /// API keys by name, which are created if they do not exist.
+    /// API keys, by name. Keys that do not exist are created.
     pub keys: Option<BTreeMap<String, Option<Key>>>,
     /// Secrets, with the sources of their values.
     pub secrets: Option<BTreeMap<String, Source>>,
@@ -54,7 +54,7 @@ pub struct Organization {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[schemars(rename = "ApplyKey", deny_unknown_fields)]
 pub struct Key {
-    /// A duration such as `90d`, which applies when the key is created.
+    /// The lifetime of a new key, such as `90d`. Existing keys keep their expiry.
     pub expires: Option<String>,
     #[serde(flatten)]
     #[schemars(with = "KeyPolicyChange")]

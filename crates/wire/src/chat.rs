@@ -348,11 +348,12 @@ pub struct ModelPricing {
     pub per_million_input_tokens: Option<f64>,
     /// The price per million tokens of the answer.
     pub per_million_output_tokens: Option<f64>,
-    /// The price per million tokens of the prompt that the model took from its cache. Absent if
-    /// it is the price of the prompt.
+    /// The price per million prompt tokens that the model read from its cache. Absent if cached
+    /// tokens cost the same as other input tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_million_cached_input_tokens: Option<f64>,
-    /// The price per million tokens of reasoning. Absent if it is the price of the answer.
+    /// The price per million reasoning tokens. Absent if reasoning tokens cost the same as other
+    /// output tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_million_reasoning_tokens: Option<f64>,
     /// The price per minute of audio that is transcribed or translated.

@@ -153,12 +153,12 @@ pub struct OpenAiFile {
     /// In seconds since 1970.
     pub expires_at: i64,
     pub filename: String,
-    /// Empty if the upload did not say what the file is for.
+    /// Empty if the upload has no purpose.
     pub purpose: String,
     pub status: OpenAiFileStatus,
 }
 
-/// Whether the content has been uploaded, in the words of OpenAI's API.
+/// The status of the upload, as OpenAI's API names it.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OpenAiFileStatus {
@@ -190,7 +190,7 @@ pub struct OpenAiPage {
     pub object: &'static str,
     pub data: Vec<OpenAiFile>,
     pub first_id: Option<FileId>,
-    /// The `after` of the next page.
+    /// The value of `after` for the next page.
     pub last_id: Option<FileId>,
     pub has_more: bool,
 }

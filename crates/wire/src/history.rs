@@ -98,10 +98,10 @@ pub struct Call {
     pub input_tokens: u64,
     /// Tokens of the answer.
     pub output_tokens: u64,
-    /// Tokens of the prompt that the model took from its cache. Absent if there are none.
+    /// Prompt tokens that the model read from its cache. Absent if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cached_input_tokens: Option<u64>,
-    /// Tokens of the answer that are reasoning. Absent if there are none.
+    /// Reasoning tokens in the answer. Absent if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_tokens: Option<u64>,
     /// Whether the token counts are estimated because the model did not report them.

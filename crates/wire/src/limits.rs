@@ -19,10 +19,10 @@ pub struct Limit {
     pub used: Option<u64>,
 }
 
-/// A budget and what is spent of it.
+/// A budget and the amount spent.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Budget {
-    /// The budget in US dollars. Null if there is none.
+    /// The budget in US dollars. Null if no budget is set.
     pub limit: Option<f64>,
     /// The charges of the current period in US dollars.
     pub used: f64,
@@ -39,7 +39,7 @@ pub struct Limits {
     pub queued: Limit,
     /// Total size of files in bytes.
     pub storage_bytes: Limit,
-    /// Charges in the current calendar month (UTC).
+    /// The budget of the current calendar month (UTC) and the charges in it.
     #[serde(default)]
     pub monthly_budget_usd: Budget,
 }

@@ -1,4 +1,4 @@
-//! Reports of usage.
+//! Usage reports.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,8 @@ pub struct Report {
     pub data: Vec<Group>,
 }
 
-/// What was used in one group. Only the fields by which the report is grouped are present.
+/// The usage of one group. A field such as `day` or `model` is present only if the report is
+/// grouped by it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "UsageGroup")]
 pub struct Group {
@@ -23,30 +24,32 @@ pub struct Group {
     /// The calendar month in UTC, such as `2026-11`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub month: Option<String>,
-    /// The ID of the key, which may be deleted. Null for the dashboard, which uses no key.
+    /// The ID of the key, which may have been deleted. Null for work that was started in the
+    /// dashboard.
     #[serde(default, deserialize_with = "super::given", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<KeyId>")]
     pub key_id: Option<Option<KeyId>>,
-    /// The name of the key, or `dashboard`. Null if the name is no longer known.
+    /// The name of the key, or `dashboard` for work that was started in the dashboard. Null if the
+    /// name is unknown.
     #[serde(default, deserialize_with = "super::given", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub key: Option<Option<String>>,
-    /// Who created the key: the email address of a member, or the name of the operator. Null if
-    /// this is not known.
+    /// The creator of the key: the email address of a member, or the name of the operator. Null if
+    /// the creator is unknown.
     #[serde(default, deserialize_with = "super::given", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub member: Option<Option<String>>,
-    /// A tag of the key. Null for keys without tags. A key with several tags is part of several
+    /// A tag of the key. Null for keys without tags. A key with several tags counts in several
     /// groups.
     #[serde(default, deserialize_with = "super::given", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub tag: Option<Option<String>>,
-    /// The model that answered. Further models of a month with very many of them are
-    /// `(other models)`.
+    /// The model that answered. If a month has too many models, those beyond the limit are combined
+    /// as `(other models)`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Ended calls of models, successful or not: predictions, chat calls, decisions, exchanges with
-    /// the agent, lines of batches, and model steps of workflows.
+    /// Ended model calls, successful or not: predictions, chat calls, decisions, exchanges with the
+    /// agent, lines of batches, and model steps of workflows.
     pub requests: u64,
     /// Tokens of prompts.
     pub input_tokens: u64,

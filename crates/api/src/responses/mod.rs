@@ -116,7 +116,7 @@ pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Erro
     answer(services, context, caller, body, pending).await
 }
 
-/// What a request needs when its answer has come.
+/// The state of a request that waits for its answer.
 struct Pending {
     keep: Option<Keep>,
     settings: Settings,
@@ -133,8 +133,8 @@ impl Pending {
         Head { ids, created_at: self.created_at, settings: self.settings.clone() }
     }
 
-    /// Translates the answer to the chat completion. Returns also the commit that stores the
-    /// response.
+    /// Translates the answer of the chat completion into a response. Also returns the commit that
+    /// stores the response.
     async fn translate(
         self,
         services: &Services,
@@ -153,8 +153,8 @@ impl Pending {
     }
 }
 
-/// Answers a request, whose chat completion is `body`. The commit that records the call also stores
-/// the response, unless it is streamed or the agent's.
+/// Answers a request. `body` is the request as a chat completion. The commit that records the call
+/// also stores the response, unless the response is streamed or comes from the agent.
 async fn answer(
     services: Arc<Services>,
     context: Context,

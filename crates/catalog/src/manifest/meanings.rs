@@ -33,13 +33,13 @@ const MEANINGS: &[(&str, &str)] = &[
     ("cost.per_million_output_tokens", "The price of a million tokens of output, in US dollars."),
     (
         "cost.per_million_cached_input_tokens",
-        "The price of a million tokens of input that the model took from its cache, in US dollars; \
-         without this key, the price of input.",
+        "The price of a million input tokens that the model read from its cache, in US dollars. \
+         Without this key, cached tokens cost the same as other input tokens.",
     ),
     (
         "cost.per_million_reasoning_tokens",
-        "The price of a million tokens of reasoning, in US dollars; without this key, the price of \
-         output.",
+        "The price of a million reasoning tokens, in US dollars. Without this key, reasoning \
+         tokens cost the same as other output tokens.",
     ),
     ("cost.per_audio_minute", "The price of a minute of transcribed audio, in US dollars."),
     ("cost.per_million_characters", "The price of a million characters of speech, in US dollars."),

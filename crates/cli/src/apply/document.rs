@@ -12,7 +12,7 @@ use orrery_domain::secret::VALUE_BYTES_MAX;
 use orrery_wire::apply::{self as written, Key, Source};
 use orrery_wire::key_policy::{self, KeyPolicyChange};
 
-/// Fields of a key's listed policy that are not restrictions.
+/// Fields that the service lists with a key's restrictions, but that are not restrictions.
 const NOT_CHANGED: [&str; 2] = ["spend", "budget_reset_at"];
 
 /// A parsed document.
@@ -109,7 +109,8 @@ fn referred(fields: &Map<String, Value>) -> anyhow::Result<Option<&str>> {
     }
 }
 
-/// Checks the restrictions of a key. The service would check them only after other steps.
+/// Checks the restrictions of a key before anything is applied. The service would reject them only
+/// after it has made other changes.
 fn check_policy(policy: &Map<String, Value>) -> anyhow::Result<()> {
     let shown = serde_json::to_value(key_policy::KeyPolicy::default())?;
     let mut known: Vec<&str> =

@@ -296,7 +296,7 @@ impl<'a> Planner<'a> {
             let mut named = known.iter().filter(|one| one.described.name == *name);
             let (found, second) = (named.next(), named.next());
             if second.is_some() && !key.policy.is_empty() {
-                bail!("key {name}: several keys have this name");
+                bail!("key {name}: several keys have this name: use `orrery key update ID`");
             }
             if let Some(found) = found {
                 let shown = serde_json::to_value(&found.policy)?;

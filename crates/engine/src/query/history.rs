@@ -1,10 +1,10 @@
 //! The history of an organization: predictions, workflow executions and chat router calls in one
 //! list, newest first, with any combination of filters.
 //!
-//! The module `indexes` maps all filters except the one by key to indexes. The cost of a page is the number of its rows plus
-//! the seeks in the indexes of the filters, at most [`SEEKS_MAX`]. A page that reaches this limit
-//! ends early, and the next page resumes there. New rows sort before all pages that follow, so no
-//! older row is listed twice or skipped.
+//! The module `indexes` maps each filter to an index, except the filter by key. The cost of a page
+//! is the number of its rows plus the seeks in the indexes of the filters, at most [`SEEKS_MAX`]. A
+//! page that reaches this limit ends early, and the next page resumes there. New rows sort before
+//! all pages that follow, so no older row is listed twice or skipped.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use orrery_storage::{Index, Key, Search};
 const SEEKS_MAX: usize = 50_000;
 /// Maximum number of executions that a page with a filter by key reads.
 pub const SCANNED_MAX: usize = 10_000;
-/// Executions that such a page reads at a time.
+/// Minimum number of executions that a page with a filter by key reads at a time.
 const SCANNED_AT_ONCE: usize = 500;
 /// Maximum number of lanes scanned per status: an organization cannot have more workflows than
 /// this.
@@ -46,8 +46,8 @@ pub struct Filter {
     pub parent: Option<ExecutionId>,
     /// Matches workflow runs that are waiting for this kind of event.
     pub waits_for: Option<WaitsFor>,
-    /// Matches executions of this API key. There is no index: the executions that match the other
-    /// filters are read, up to [`SCANNED_MAX`] per page.
+    /// Matches executions of this API key. No index covers this filter: a page reads the executions
+    /// that match the other filters, up to [`SCANNED_MAX`].
     pub key: Option<KeyId>,
     /// Matches executions created at or after this time.
     pub from: Option<Timestamp>,

@@ -25,7 +25,7 @@ pub(super) const SPANS_MAX: usize = 2000;
 /// Maximum length in characters of a name chosen by a client or a model.
 const NAME_MAX: usize = 128;
 
-/// What is known of a chat call beside its record.
+/// The details of a chat call that its record lacks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Said<'f> {
     pub facts: &'f Facts,
@@ -380,7 +380,7 @@ fn tokens(span: &mut Span, tokens: Tokens) {
     }
 }
 
-/// Returns who answered a call: this service, or an upstream that speaks OpenAI's API.
+/// Returns the provider of a call: this service, or an upstream that speaks OpenAI's API.
 pub(crate) const fn provider(call: &chat::Call) -> &'static str {
     if call.is_upstream { "openai" } else { "orrery" }
 }

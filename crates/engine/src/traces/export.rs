@@ -78,7 +78,7 @@ pub(super) type SpansFuture<'a> =
 
 /// Provides the spans of stored executions.
 pub(super) trait Source: Send + Sync {
-    /// Returns the spans of an ended execution. `said` are the facts of a chat call.
+    /// Returns the spans of an ended execution. `said` has the details of a chat call.
     ///
     /// # Errors
     /// [`Error::NotFound`] if the execution is no longer stored; [`Error::Storage`].

@@ -6,8 +6,8 @@
 //! collector does not accept spans in time, spans are dropped, and the dropped spans are counted.
 //! No work ever waits for an export.
 //!
-//! A span never contains headers, keys, or errors of models or servers. It contains the messages of
-//! chat calls only if the operator asks for them.
+//! A span never contains headers, keys, or error texts of models or servers. It contains the
+//! messages of chat calls only if the configuration enables them (`telemetry.content`).
 
 pub(crate) mod derive;
 mod export;
@@ -34,8 +34,8 @@ use orrery_runtime::{Clock, Tasks};
 /// Maximum number of ended executions and delivery attempts waiting for their spans to be derived.
 pub const QUEUE_MAX: usize = 4096;
 
-/// Maximum bytes of the requests and answers of chat calls that wait for their spans. The spans of
-/// further calls lack what they say.
+/// Maximum total size, in bytes, of the requests and answers of chat calls that wait for their
+/// spans. The spans of further calls lack request parameters, finish reasons and messages.
 const FACTS_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// The destination of spans.
@@ -68,7 +68,7 @@ enum Ended {
     Attempt(Box<span::Span>),
 }
 
-/// The facts of a call while they wait, with the bytes that they take.
+/// The facts of a call that waits for its spans, and their size in bytes.
 #[derive(Debug)]
 struct Waiting {
     facts: Facts,
@@ -77,7 +77,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Returns `None` if too much is waiting already.
+    /// Returns `None` if all waiting facts together would exceed [`FACTS_BYTES_MAX`].
     fn new(facts: Facts, all: &Arc<AtomicUsize>) -> Option<Box<Self>> {
         let answer = facts.answer.as_ref().map_or(0, |answer| answer.get().len());
         let bytes = facts.request.len().saturating_add(answer);
@@ -106,7 +106,7 @@ struct Inner {
     waiting: Mutex<Option<mpsc::Receiver<Ended>>>,
     /// The current target; `None` while nothing is exported.
     target: ArcSwapOption<Target>,
-    /// The bytes of all [`Waiting`].
+    /// The total size, in bytes, of the requests and answers in all [`Waiting`] values.
     facts_bytes: Arc<AtomicUsize>,
 }
 
@@ -126,7 +126,7 @@ impl Traces {
         self.inner.target.store(target.map(Arc::new));
     }
 
-    /// Queues the spans of an execution that has ended. `facts` are those of a chat call.
+    /// Queues the spans of an execution that has ended. Only a chat call has `facts`.
     pub fn ended(&self, execution: &Execution, facts: Option<Facts>) {
         if self.inner.target.load().is_some() && execution.trace().is_sampled() {
             let facts = facts.and_then(|facts| Waiting::new(facts, &self.inner.facts_bytes));

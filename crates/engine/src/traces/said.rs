@@ -1,5 +1,5 @@
-//! The attributes of OpenTelemetry's conventions for generative AI that describe what a chat model
-//! was asked and what it answered. Text is exported only if the operator asks for it.
+//! The attributes of OpenTelemetry's conventions for generative AI that describe the request and
+//! the answer of a chat call. Messages are exported only if the configuration enables them.
 
 use serde_json::value::RawValue;
 use serde_json::{Value as Json, json};
@@ -8,25 +8,25 @@ use super::span::Span;
 use crate::calls::Facts;
 use orrery_domain::raw_object::RawObject;
 
-/// Maximum bytes of the messages of a span; older messages are left out.
+/// Maximum size of a request's messages in a span, in bytes; older messages are left out.
 const MESSAGES_MAX: usize = 64 * 1024;
-/// Maximum characters of a text; the rest is cut off.
+/// Maximum length of a text, in characters; the rest is cut off.
 const TEXT_MAX: usize = 8 * 1024;
-/// Numbers of a request, with their attributes.
+/// Request parameters that are numbers, and their attributes.
 const NUMBERS: [(&str, &str); 4] = [
     ("temperature", "gen_ai.request.temperature"),
     ("top_p", "gen_ai.request.top_p"),
     ("frequency_penalty", "gen_ai.request.frequency_penalty"),
     ("presence_penalty", "gen_ai.request.presence_penalty"),
 ];
-/// Whole numbers of a request, with their attributes.
+/// Request parameters that are whole numbers, and their attributes.
 const WHOLE: [(&str, &str); 3] = [
     ("max_tokens", "gen_ai.request.max_tokens"),
     ("max_completion_tokens", "gen_ai.request.max_tokens"),
     ("seed", "gen_ai.request.seed"),
 ];
 
-/// Describes a call. The messages are added only with `has_content`.
+/// Adds the attributes of a call to its span. Adds the messages only if `has_content` is set.
 pub(super) fn describe(span: &mut Span, facts: &Facts, has_content: bool) {
     let request: RawObject = serde_json::from_slice(&facts.request).unwrap_or_default();
     for (field, attribute) in NUMBERS {
@@ -70,7 +70,7 @@ pub(super) fn describe(span: &mut Span, facts: &Facts, has_content: bool) {
     }
 }
 
-/// Returns the newest messages that fit.
+/// Returns the newest messages that fit in [`MESSAGES_MAX`].
 fn newest(messages: &[Box<RawValue>]) -> Json {
     let mut bytes = 0_usize;
     let mut kept: Vec<Json> = Vec::new();
@@ -87,7 +87,7 @@ fn newest(messages: &[Box<RawValue>]) -> Json {
     kept.into()
 }
 
-/// Converts a message of OpenAI's format.
+/// Converts a message from OpenAI's format.
 fn message(message: &Json, default_role: &str) -> Json {
     let role = match message["role"].as_str().unwrap_or(default_role) {
         "developer" => "system",
@@ -119,7 +119,7 @@ fn message(message: &Json, default_role: &str) -> Json {
     json!({"role": role, "parts": parts})
 }
 
-/// Converts a part of a message. Only the type of images, audio and files is exported.
+/// Converts a part of a message. An image, audio or a file is replaced by its type.
 fn part(part: &Json) -> Json {
     match (part["text"].as_str(), part["type"].as_str()) {
         (Some(said), _) => text(said),

@@ -283,9 +283,9 @@ pub struct Counts {
     pub input: Option<u64>,
     pub output: Option<u64>,
     pub total: Option<u64>,
-    /// The part of the input that the model took from its cache.
+    /// Input tokens that the model read from its cache.
     pub cached: Option<u64>,
-    /// The part of the output that is reasoning.
+    /// Reasoning tokens in the output.
     pub reasoning: Option<u64>,
 }
 
