@@ -583,3 +583,36 @@ async fn weights_split_calls_among_equals() {
     }
     assert_eq!((big.requests().len(), small.requests().len()), (15, 5));
 }
+
+/// A server's error may repeat the request's headers, also with a success status or in a stream.
+#[tokio::test]
+async fn secrets_of_an_upstream_are_masked_in_every_error() {
+    let up = Upstream::start().await;
+    let lines = format!(
+        "[[router.upstreams]]\nname = 'a'\nurl = '{}'\nkey = 'sk-secret-key'\nmodels = ['*']\n\
+         headers = {{ x-gateway = 'gateway-secret' }}\n",
+        up.url()
+    );
+    let service = Service::configured(&lines).await;
+    let said = r#"{"error":{"message":"bad Bearer sk-secret-key, gateway-secret","code":"sk-secret-key","type":"x"}}"#;
+    let escaped =
+        said.replace("sk-secret", r"sk-\u0073ecret").replace("gateway-", r"gateway\u002d");
+    for (status, body, is_stream) in [
+        (200, said.to_owned(), false),
+        (200, escaped.clone(), true),
+        (400, said.to_owned(), false),
+        (400, escaped, false),
+        (200, format!("data: {said}\n\n"), true),
+    ] {
+        up.answers(status, body.clone());
+        let mut ask = request("far");
+        ask["stream"] = json!(is_stream);
+        let answer = service.post("/v1/chat/completions", &ask).undocumented().send().await;
+        for secret in ["sk-secret-key", "gateway-secret"] {
+            assert!(!answer.text.contains(secret), "{status} {body}: {}", answer.text);
+        }
+        assert!(answer.text.contains('…'), "{}", answer.text);
+    }
+    let rows = service.get("/v2/executions?type=chat").await.expect(200).to_string();
+    assert!(!rows.contains("sk-secret-key") && !rows.contains("gateway-secret"), "{rows}");
+}

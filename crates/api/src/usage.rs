@@ -269,7 +269,7 @@ fn csv_row(out: &mut String, fields: &[Field], row: &Row, sums: &Sums) {
 /// spreadsheet would run as a formula.
 fn cell(text: Option<&str>) -> String {
     let Some(text) = text else { return String::new() };
-    let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
+    let is_formula = text.trim_start().starts_with(['=', '+', '-', '@']);
     let mark = if is_formula { "'" } else { "" };
     format!("\"{mark}{}\"", text.replace('"', "\"\""))
 }

@@ -338,6 +338,7 @@ impl BoundModel {
             Ok(text) => understood(operation, name.to_owned(), text).await,
             Err(failure) => Err(failure),
         };
+        let parsed = parsed.map_err(|failure| candidate.target.masked(failure));
         note(opened.lease.as_mut(), parsed.as_ref().err());
         let (answer, text) = parsed?;
         let mut meter = Meter::new(prompt_tokens, false);

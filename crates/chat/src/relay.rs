@@ -127,6 +127,9 @@ impl Call {
         {
             *failure = unopened(&candidate.name, &OpenError::Ended(reason));
         }
+        if let End::Failed(failure) = end {
+            end = End::Failed(candidate.target.masked(failure));
+        }
         let came = relay.came(&self, &candidate, &end, limits.begun);
         let tokens = came.tokens;
         let cost = came.cost;

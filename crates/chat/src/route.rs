@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use super::allowance::Allowance;
 use super::call::End;
-use super::error::Error;
+use super::error::{Error, Failure};
 use super::request::{Form, Request};
 use super::service::Inner;
 use super::upstream::Limits;
@@ -53,6 +53,9 @@ const COST_MAX: f64 = 1.0e9;
 const CANDIDATES_MAX: usize = 64;
 /// Maximum number of local models that an error message lists.
 const NAMED_MAX: usize = 20;
+/// Minimum length of a header value that is masked as a secret; shorter values occur in ordinary
+/// text.
+const SECRET_MIN: usize = 8;
 
 impl Candidate {
     /// Returns the time limit for a complete response.
@@ -147,6 +150,18 @@ impl Target {
             Self::Pool { authorization, .. } => authorization.as_ref(),
             Self::Process(_) => None,
         }
+    }
+
+    /// Returns a failure without the secrets that were sent to the server.
+    pub(crate) fn masked(&self, mut failure: Failure) -> Failure {
+        if let Some(secret) = self.secret() {
+            failure.mask(secret);
+        }
+        if let Self::Upstream(used) = self {
+            let headers = used.upstream.options.headers.iter().map(|(_, value)| value);
+            headers.filter(|value| value.len() >= SECRET_MIN).for_each(|value| failure.mask(value));
+        }
+        failure
     }
 
     /// Adds the headers that the server requires.

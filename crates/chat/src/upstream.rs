@@ -265,7 +265,8 @@ impl Inner {
         let (answer, in_use, mut lease) = answer.map_err(|_elapsed| too_late(name))??;
         let (head, arriving) = answer.into_parts();
         if !head.status.is_success() {
-            let failure = answer::refusal(name, &head, arriving, target.secret()).await;
+            let failure =
+                target.masked(answer::refusal(name, &head, arriving, target.secret()).await);
             // A status below 500 is the server's answer to the request.
             note(lease.as_mut(), Some(&failure).filter(|_| head.status.is_server_error()));
             return Err(failure);

@@ -66,6 +66,7 @@ impl Call {
             Ok(text) => parse_aside(operation, name, text, is_stream).await,
             Err(failure) => Err(failure),
         };
+        let parsed = parsed.map_err(|failure| candidate.target.masked(failure));
         let parsed = parsed.and_then(|parsed| match parsed {
             Parsed::Whole(answer, _) if operation == Operation::Rerank => {
                 let request = candidate.request(&self.request);

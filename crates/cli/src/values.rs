@@ -28,7 +28,7 @@ pub(super) fn dollars(text: &str) -> Result<f64, String> {
     let sentence =
         "write US dollars as a number above 0 with up to six decimal places, such as 12.50";
     let amount = text.parse::<f64>().map_err(|_no_number| sentence.to_owned())?;
-    Usd::from_dollars(amount).filter(|_| amount > 0.0).ok_or(sentence.to_owned())?;
+    Usd::from_dollars(amount).filter(|amount| *amount > Usd::ZERO).ok_or(sentence.to_owned())?;
     Ok(amount)
 }
 

@@ -36,7 +36,7 @@ pub struct CompletionRequest {
     #[schemars(length(max = MODEL_CHARS_MAX), transform = pattern::name)]
     pub model: String,
     /// Model IDs to try in this order if `model` fails before its answer begins.
-    #[schemars(length(max = MODELS_MAX), inner(length(min = 1, max = MODEL_CHARS_MAX)))]
+    #[schemars(length(max = MODELS_MAX), inner(length(max = MODEL_CHARS_MAX)), transform = pattern::each_name)]
     pub models: Option<Vec<String>>,
     /// The conversation, oldest message first.
     #[schemars(length(min = 1, max = MESSAGES_MAX))]

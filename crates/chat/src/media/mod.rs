@@ -300,6 +300,7 @@ impl Call {
             }
             Ok(None) => self.read(name, opened, format).await,
             Err(failure) => {
+                let failure = self.candidate.target.masked(failure);
                 note(opened.lease.as_mut(), Some(&failure));
                 Err(failure)
             }
@@ -316,6 +317,7 @@ impl Call {
         let first_byte = self.started.elapsed();
         let begun = opened.limits.begun;
         let checked = self.checked(name, &mut opened, format).await;
+        let checked = checked.map_err(|failure| self.candidate.target.masked(failure));
         note(opened.lease.as_mut(), checked.as_ref().err());
         let (complete, measured) = checked?;
         if self.request.is_stream

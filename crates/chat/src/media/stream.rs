@@ -109,7 +109,10 @@ impl Call {
             last_sent: runtime::monotonic_now(),
         };
         let first_byte = self.started.elapsed();
-        let end = relay.run(&self, &mut opened).await;
+        let mut end = relay.run(&self, &mut opened).await;
+        if let End::Failed(failure) = end {
+            end = End::Failed(self.candidate.target.masked(failure));
+        }
         let failure = if let End::Failed(failure) = &end { Some(failure) } else { None };
         note(opened.lease.as_mut(), failure);
         let is_charged = match &end {

@@ -90,7 +90,10 @@ impl Exchange<'_> {
 
     /// Adds the model's name to a failure, as shown in predictions.
     #[must_use]
-    pub fn named(&self, failure: failure::Failure) -> Failure {
+    pub fn named(&self, mut failure: failure::Failure) -> Failure {
+        if let Some(authorization) = self.authorization {
+            failure.mask(authorization);
+        }
         let name = format!("the model '{}'", self.model.name);
         if failure.message.contains(&name) {
             failure.recorded()

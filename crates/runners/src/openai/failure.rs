@@ -1,10 +1,12 @@
 //! Failures of an OpenAI-compatible server: an error status, an error text, or an unusable
 //! response. Shared by the chat router and predictions.
 
-use hyper::header::{HeaderMap, HeaderName};
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 
 use orrery_domain::attempt;
 use orrery_domain::classify::ErrorClass;
+use orrery_domain::delivery::retry_after;
+use orrery_domain::time::Timestamp;
 
 /// Maximum length of a server message that is passed on, in characters.
 const SAID_MAX: usize = 1000;
@@ -13,6 +15,9 @@ const MESSAGES: [&str; 5] = ["message", "msg", "error_msg", "status_msg", "fault
 /// Headers of an error response that are passed on: when to retry. The `x-ratelimit-…` headers
 /// describe this service's account, which all organizations share, so they are not passed on.
 const PASSED_ON: [&str; 2] = ["retry-after", "retry-after-ms"];
+
+/// The longest wait that is passed on, in seconds or milliseconds.
+const WAIT_MAX: u64 = 86_400_000;
 
 /// The code of a prompt that exceeds the model's context.
 const CONTEXT: &str = "context_length_exceeded";
@@ -54,7 +59,15 @@ impl Said {
     /// Stores the headers of an error response that state when to retry.
     pub fn keep_limits(&mut self, headers: &HeaderMap) {
         for name in PASSED_ON.map(HeaderName::from_static) {
-            if let Some(value) = headers.get(&name) {
+            let value = headers.get(&name).filter(|value| {
+                let text = value.to_str().unwrap_or_default().trim();
+                match text.parse::<u64>() {
+                    Ok(wait) => wait <= WAIT_MAX,
+                    Err(_) if !text.contains(' ') => false,
+                    Err(_date) => retry_after(text, Timestamp::from_micros(0)).is_some(),
+                }
+            });
+            if let Some(value) = value {
                 self.headers.insert(name, value.clone());
             }
         }
@@ -88,6 +101,21 @@ impl Failure {
         self.said.rejects_options = has_any(text, &OPTIONS) || has_any(text, &UNKNOWN);
         if matches!(self.status, 400 | 413 | 422) && has_any(&self.message, &CONTEXTS) {
             self.said.code = Some(CONTEXT.to_owned());
+        }
+    }
+
+    /// Replaces a secret that the server has repeated in its error.
+    pub fn mask(&mut self, secret: &HeaderValue) {
+        let Ok(secret) = secret.to_str() else { return };
+        let secret = secret.strip_prefix("Bearer ").unwrap_or(secret);
+        if secret.is_empty() {
+            return;
+        }
+        let Said { kind, param, code, .. } = &mut *self.said;
+        for text in [kind, param, code].into_iter().flatten().chain([&mut self.message]) {
+            if text.contains(secret) {
+                *text = text.replace(secret, "…");
+            }
         }
     }
 
