@@ -110,6 +110,7 @@ mod tree_screens;
 mod unknown;
 mod upkeep_screens;
 mod uploads;
+mod upstream_cases;
 mod upstream_kinds;
 mod upstreams;
 mod usage;

@@ -327,9 +327,10 @@ fn request(
     })
 }
 
-/// Records the outcome of a response on the server's lease.
+/// Records the outcome of a response on the server's lease. A server that rejects a request is well.
 pub(crate) fn note(lease: Option<&mut Lease>, failure: Option<&Failure>) {
     if let Some(lease) = lease {
+        let failure = failure.filter(|failure| !failure.is_of_request());
         lease.note(failure.map(Failure::recorded).as_ref());
     }
 }

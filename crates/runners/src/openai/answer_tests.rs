@@ -47,6 +47,8 @@ fn error_response_says_whether_another_model_or_request_may_succeed() {
             CONTEXT,
         ),
         (r#"{"error":{"message":"too long","code":"context_length_exceeded"}}"#, CONTEXT),
+        (r#"{"error":{"message":"prompt is too long: 210000 tokens > 200000 maximum"}}"#, CONTEXT),
+        (r#"{"error":{"message":"Output blocked by content filtering policy"}}"#, ""),
         (r#"{"error":{"message":"m does not support tools"}}"#, ""),
         (
             r#"{"error":{"message":"Unsupported parameter: max_tokens","code":"unsupported_parameter"}}"#,
@@ -58,8 +60,12 @@ fn error_response_says_whether_another_model_or_request_may_succeed() {
         assert_eq!(failure.said.code.as_deref().unwrap_or_default(), code, "{text}");
     }
     for text in [r#"{"error":{"message":"temperature must be at most 2"}}"#, "", "no"] {
-        assert!(!failed(400, text).may_fall_back(), "{text}");
+        for status in [400, 413, 414, 415, 422, 431] {
+            assert!(!failed(status, text).may_fall_back(), "{status} {text}");
+        }
     }
+    let flagged = r#"{"error":{"code":403,"message":"no","metadata":{"flagged_input":"x"}}}"#;
+    assert_eq!(failed(403, flagged).class, ErrorClass::ContentModeration);
     for (text, expected) in [
         (r#"{"error":"Bad Request","detail":"Unknown field stream_options"}"#, true),
         (

@@ -22,7 +22,17 @@ const WAIT_MAX: u64 = 86_400_000;
 /// The code of a prompt that exceeds the model's context.
 const CONTEXT: &str = "context_length_exceeded";
 /// Words with which servers report that a prompt exceeds the model's context.
-const CONTEXTS: [&str; 4] = ["context length", "context size", "context window", "maximum context"];
+const CONTEXTS: [&str; 6] = [
+    "context length",
+    "context size",
+    "context window",
+    "maximum context",
+    "prompt is too long",
+    "input is too long",
+];
+/// Words with which servers report, without a code, that their content filter refuses a request.
+const FILTERS: [&str; 4] =
+    ["content filtering policy", "content management policy", "safety system", "flagged_input"];
 /// Words in errors that name the stream options.
 const OPTIONS: [&str; 2] = ["stream_options", "include_usage"];
 /// Words in errors about an unknown field, which may be one of the stream options.
@@ -88,7 +98,12 @@ impl Failure {
         let is_of_model = self.status == 404
             || matches!(code, Some(CONTEXT | "model_not_found"))
             || has_any(&self.message, &["not support", "unsupported"]);
-        self.class != ErrorClass::InvalidUserInput || is_of_model
+        is_of_model || !self.is_of_request()
+    }
+
+    /// Returns whether the request is at fault, not the server.
+    pub fn is_of_request(&self) -> bool {
+        self.class == ErrorClass::InvalidUserInput || matches!(self.status, 413 | 414 | 415 | 431)
     }
 
     /// Returns whether the server may reject `stream_options` as unknown.
@@ -101,6 +116,9 @@ impl Failure {
         self.said.rejects_options = has_any(text, &OPTIONS) || has_any(text, &UNKNOWN);
         if matches!(self.status, 400 | 413 | 422) && has_any(&self.message, &CONTEXTS) {
             self.said.code = Some(CONTEXT.to_owned());
+        }
+        if matches!(self.status, 400 | 403 | 422) && has_any(text, &FILTERS) {
+            self.class = ErrorClass::ContentModeration;
         }
     }
 
