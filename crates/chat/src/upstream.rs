@@ -206,6 +206,7 @@ impl Inner {
                 Ok(Opened { is_stream, first, body, headers, limits, in_use, lease })
             }
             Err(failure) => {
+                let failure = target.masked(failure);
                 note(lease.as_mut(), Some(&failure));
                 Err(failure)
             }
