@@ -1463,13 +1463,13 @@ export interface paths {
         };
         /**
          * List files
-         * @description Returns a page of the organization's files: uploads, pending uploads, and files that models produced. Pass `next_cursor` as `cursor` for the next page. With `purpose`, the page is also in OpenAI's format, and may have fewer files than `limit` although `has_more` is true. Below `/openai/v1`, it is only in OpenAI's format.
+         * @description Returns a page of the organization's files: uploads, pending uploads, and files that models produced. Pass `next_cursor` as `cursor` for the next page. With `purpose`, the page is also in OpenAI's format, and may have fewer files than `limit` although `has_more` is true. Below `/openai/v1`, the page has only OpenAI's fields.
          */
         get: operations["list_files"];
         put?: never;
         /**
          * Upload a file in a form
-         * @description Stores a file of a multipart form and returns its record. `url` of the record can be used as an input of models, and read without a key. The bytes are synced to disk before the response. A file above `files.max_bytes` or the organization's quota returns 413. Below `/openai/v1`, the answer is 200 and the file in OpenAI's format.
+         * @description Stores a file of a multipart form and returns its record. `url` of the record can be used as an input of models, and read without a key. The bytes are synced to disk before the response. A file above `files.max_bytes` or the organization's quota returns 413. Below `/openai/v1`, the status is 200, and the record has only OpenAI's fields.
          */
         post: operations["create_file"];
         delete?: never;
@@ -1751,7 +1751,7 @@ export interface paths {
         };
         /**
          * Get usage by key, model and time
-         * @description Returns how many calls of models have ended, with their tokens and their cost, by key, model, day, calendar month, tag or member. The counters are part of the commit that charges a call, so the costs of a span equal the charges in the ledger. Usage by day is kept for 400 days, by month for 37 months; a report has at most 10,000 rows and spans at most 1,100 days.
+         * @description Returns the number of ended model calls, their tokens and their cost, grouped by key, model, day, calendar month, tag or member. The service counts a call in the commit that charges it, so the costs of a period equal its charges in the ledger. Usage by day is kept for 400 days, and usage by month for 37 months. A report has at most 10,000 rows and covers at most 1,100 days.
          */
         get: operations["get_usage"];
         put?: never;
@@ -2169,13 +2169,14 @@ export interface components {
             per_million_output_tokens: number | null;
             /**
              * Format: double
-             * @description The price per million tokens of the prompt that the model took from its cache. Absent if
-             *     it is the price of the prompt.
+             * @description The price per million prompt tokens that the model read from its cache. Absent if cached
+             *     tokens cost the same as other input tokens.
              */
             per_million_cached_input_tokens?: number | null;
             /**
              * Format: double
-             * @description The price per million tokens of reasoning. Absent if it is the price of the answer.
+             * @description The price per million reasoning tokens. Absent if reasoning tokens cost the same as other
+             *     output tokens.
              */
             per_million_reasoning_tokens?: number | null;
             /**
@@ -3356,12 +3357,12 @@ export interface components {
             output_tokens: number;
             /**
              * Format: uint64
-             * @description Tokens of the prompt that the model took from its cache. Absent if there are none.
+             * @description Prompt tokens that the model read from its cache. Absent if there are none.
              */
             cached_input_tokens?: number | null;
             /**
              * Format: uint64
-             * @description Tokens of the answer that are reasoning. Absent if there are none.
+             * @description Reasoning tokens in the answer. Absent if there are none.
              */
             reasoning_tokens?: number | null;
             /** @description Whether the token counts are estimated because the model did not report them. */
@@ -4805,7 +4806,7 @@ export interface components {
             /** @description Total size of files in bytes. */
             storage_bytes: components["schemas"]["Limit"];
             /**
-             * @description Charges in the current calendar month (UTC).
+             * @description The budget of the current calendar month (UTC) and the charges in it.
              * @default {
              *       "limit": null,
              *       "used": 0
@@ -4826,11 +4827,11 @@ export interface components {
              */
             used: number | null;
         };
-        /** @description A budget and what is spent of it. */
+        /** @description A budget and the amount spent. */
         Budget: {
             /**
              * Format: double
-             * @description The budget in US dollars. Null if there is none.
+             * @description The budget in US dollars. Null if no budget is set.
              */
             limit: number | null;
             /**
@@ -4844,7 +4845,10 @@ export interface components {
             /** @description The groups, sorted by their fields. */
             data: components["schemas"]["UsageGroup"][];
         };
-        /** @description What was used in one group. Only the fields by which the report is grouped are present. */
+        /**
+         * @description The usage of one group. A field such as `day` or `model` is present only if the report is
+         *     grouped by it.
+         */
         UsageGroup: {
             /** @description The day in UTC, such as `2026-11-30`. */
             day?: string | null;
@@ -4852,30 +4856,34 @@ export interface components {
             month?: string | null;
             /**
              * Format: uuid
-             * @description The ID of the key, which may be deleted. Null for the dashboard, which uses no key.
+             * @description The ID of the key, which may have been deleted. Null for work that was started in the
+             *     dashboard.
              */
             key_id?: string | null;
-            /** @description The name of the key, or `dashboard`. Null if the name is no longer known. */
+            /**
+             * @description The name of the key, or `dashboard` for work that was started in the dashboard. Null if the
+             *     name is unknown.
+             */
             key?: string | null;
             /**
-             * @description Who created the key: the email address of a member, or the name of the operator. Null if
-             *     this is not known.
+             * @description The creator of the key: the email address of a member, or the name of the operator. Null if
+             *     the creator is unknown.
              */
             member?: string | null;
             /**
-             * @description A tag of the key. Null for keys without tags. A key with several tags is part of several
+             * @description A tag of the key. Null for keys without tags. A key with several tags counts in several
              *     groups.
              */
             tag?: string | null;
             /**
-             * @description The model that answered. Further models of a month with very many of them are
-             *     `(other models)`.
+             * @description The model that answered. If a month has too many models, those beyond the limit are combined
+             *     as `(other models)`.
              */
             model?: string | null;
             /**
              * Format: uint64
-             * @description Ended calls of models, successful or not: predictions, chat calls, decisions, exchanges with
-             *     the agent, lines of batches, and model steps of workflows.
+             * @description Ended model calls, successful or not: predictions, chat calls, decisions, exchanges with the
+             *     agent, lines of batches, and model steps of workflows.
              */
             requests: number;
             /**
@@ -5693,7 +5701,7 @@ export interface components {
             /** @description The slug of a local chat model, or a model ID exactly as the upstream lists it. */
             model: string & unknown;
             /** @description Model IDs to try in this order if `model` fails before its answer begins. */
-            models?: string[] | null;
+            models?: (string & unknown)[] | null;
             /** @description The conversation, oldest message first. */
             messages: components["schemas"]["ChatMessage"][];
             /** @description Whether to stream the answer as server-sent events. */
@@ -11209,15 +11217,15 @@ export interface operations {
     get_usage: {
         parameters: {
             query?: {
-                /** @description The first day, by default the first of this month (UTC) */
+                /** @description The first day in UTC; by default, the first day of this month */
                 from?: string;
-                /** @description The last day, by default today (UTC) */
+                /** @description The last day in UTC; by default, today */
                 to?: string;
-                /** @description What to group by; `key` by default */
+                /** @description The fields to group by; `key` by default */
                 group_by?: ("day" | "month" | "key" | "member" | "tag" | "model")[];
-                /** @description Only usage of this key */
+                /** @description Only the usage of this key */
                 key_id?: string;
-                /** @description The format; `json` by default */
+                /** @description The format of the report; `json` by default */
                 format?: "json" | "csv";
             };
             header?: never;
@@ -11226,7 +11234,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The usage, sorted by its groups */
+            /** @description The groups, sorted by their fields */
             200: {
                 headers: {
                     [name: string]: unknown;

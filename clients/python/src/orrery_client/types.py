@@ -111,12 +111,13 @@ class RouterModelPricing(TypedDict):
     """
     per_million_cached_input_tokens: NotRequired[Optional[float]]
     """
-    The price per million tokens of the prompt that the model took from its cache. Absent if
-    it is the price of the prompt.
+    The price per million prompt tokens that the model read from its cache. Absent if cached
+    tokens cost the same as other input tokens.
     """
     per_million_reasoning_tokens: NotRequired[Optional[float]]
     """
-    The price per million tokens of reasoning. Absent if it is the price of the answer.
+    The price per million reasoning tokens. Absent if reasoning tokens cost the same as other
+    output tokens.
     """
     per_audio_minute: NotRequired[Optional[float]]
     """
@@ -1416,12 +1417,12 @@ class Limit(TypedDict):
 
 class Budget(TypedDict):
     """
-    A budget and what is spent of it.
+    A budget and the amount spent.
     """
 
     limit: Optional[float]
     """
-    The budget in US dollars. Null if there is none.
+    The budget in US dollars. Null if no budget is set.
     """
     used: float
     """
@@ -1431,7 +1432,8 @@ class Budget(TypedDict):
 
 class UsageGroup(TypedDict):
     """
-    What was used in one group. Only the fields by which the report is grouped are present.
+    The usage of one group. A field such as `day` or `model` is present only if the report is
+    grouped by it.
     """
 
     day: NotRequired[Optional[str]]
@@ -1444,31 +1446,33 @@ class UsageGroup(TypedDict):
     """
     key_id: NotRequired[Optional[str]]
     """
-    The ID of the key, which may be deleted. Null for the dashboard, which uses no key.
+    The ID of the key, which may have been deleted. Null for work that was started in the
+    dashboard.
     """
     key: NotRequired[Optional[str]]
     """
-    The name of the key, or `dashboard`. Null if the name is no longer known.
+    The name of the key, or `dashboard` for work that was started in the dashboard. Null if the
+    name is unknown.
     """
     member: NotRequired[Optional[str]]
     """
-    Who created the key: the email address of a member, or the name of the operator. Null if
-    this is not known.
+    The creator of the key: the email address of a member, or the name of the operator. Null if
+    the creator is unknown.
     """
     tag: NotRequired[Optional[str]]
     """
-    A tag of the key. Null for keys without tags. A key with several tags is part of several
+    A tag of the key. Null for keys without tags. A key with several tags counts in several
     groups.
     """
     model: NotRequired[Optional[str]]
     """
-    The model that answered. Further models of a month with very many of them are
-    `(other models)`.
+    The model that answered. If a month has too many models, those beyond the limit are combined
+    as `(other models)`.
     """
     requests: int
     """
-    Ended calls of models, successful or not: predictions, chat calls, decisions, exchanges with
-    the agent, lines of batches, and model steps of workflows.
+    Ended model calls, successful or not: predictions, chat calls, decisions, exchanges with the
+    agent, lines of batches, and model steps of workflows.
     """
     input_tokens: int
     """
@@ -4695,11 +4699,11 @@ class HistoryChatCall(TypedDict):
     """
     cached_input_tokens: NotRequired[Optional[int]]
     """
-    Tokens of the prompt that the model took from its cache. Absent if there are none.
+    Prompt tokens that the model read from its cache. Absent if there are none.
     """
     reasoning_tokens: NotRequired[Optional[int]]
     """
-    Tokens of the answer that are reasoning. Absent if there are none.
+    Reasoning tokens in the answer. Absent if there are none.
     """
     tokens_estimated: bool
     """
@@ -5476,7 +5480,7 @@ class Limits(TypedDict):
     """
     monthly_budget_usd: Budget
     """
-    Charges in the current calendar month (UTC).
+    The budget of the current calendar month (UTC) and the charges in it.
     """
 
 
