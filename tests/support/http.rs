@@ -94,8 +94,14 @@ impl Client {
         Self { address, key: key.to_owned(), connection: None }
     }
 
+    /// The service may have closed a connection that was idle; the request is then repeated on a new
+    /// one.
     pub(crate) fn get(&mut self, path: &str) -> io::Result<Message> {
-        self.send("GET", path, &[], "")
+        let is_reused = self.connection.is_some();
+        match self.send("GET", path, &[], "") {
+            Err(_closed) if is_reused => self.send("GET", path, &[], ""),
+            answered => answered,
+        }
     }
 
     pub(crate) fn post(
