@@ -83,7 +83,7 @@ impl Setup {
     /// Creates an API key that has every kind of limit. No benchmark reaches these limits.
     pub(crate) fn limited_key(&self) -> String {
         let limits = "--models text-*,hanging,stub --scope predict,chat,read --budget 1000000/30d \
-                      --rpm 4000000000 --tpm 4000000000000 --parallel 1000000 --tag team=bench";
+                      --rpm 1000000 --tpm 1000000000 --parallel 10000 --tag team=bench";
         self.key_with(&limits.split_whitespace().collect::<Vec<_>>())
     }
 
