@@ -176,7 +176,8 @@ pub(super) struct Times {
     pub first_byte: Duration,
 }
 
-/// Reads a table of the list. Its times without a value are zero, until [`with_times`] sets them.
+/// Reads one table of the list. Times that the table does not set are zero until [`with_times`] sets
+/// them.
 pub(super) fn upstream(value: &Value<'_>, folder: &Path) -> Parsed<Upstream> {
     let table = value.get_ref().as_table().ok_or_else(|| wrong_type(value, FORM, schema()))?;
     let mut read = Upstream::untimed(String::new());

@@ -191,8 +191,8 @@ fn describe_counters() {
         ),
         (
             "orrery_upstream_requests_total",
-            "Attempts with the upstreams of the chat router, by outcome: answered, failed, limited \
-             (429) or rejected (the key)",
+            "Attempts to call an upstream of the chat router, by outcome: answered, failed, limited \
+             (429) or rejected (its key)",
         ),
         ("orrery_commits_total", "Commits made durable"),
         ("orrery_flushes_total", "Groups of commits flushed to disk together"),

@@ -112,27 +112,20 @@ pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Erro
     bound.grow(body.len()).map_err(|_full| busy())?;
     let body = bound.bind(body);
     let created_at = services.clock.now().unix_seconds();
-    let pending = Pending { keep, settings, created_at, shows_reasoning, lease };
+    let asked = Asked { settings, created_at, shows_reasoning };
+    let pending = Pending { keep, asked, lease };
     answer(services, context, caller, body, pending).await
 }
 
 /// The state of a request that waits for its answer.
 struct Pending {
     keep: Option<Keep>,
-    settings: Settings,
-    created_at: i64,
-    shows_reasoning: bool,
+    asked: Asked,
     /// Reserves memory for the items of the input, until the response is stored.
     lease: Lease,
 }
 
 impl Pending {
-    fn head(&self, execution: ExecutionId) -> Head {
-        let ids =
-            Ids { response: responses::shown(execution), shows_reasoning: self.shows_reasoning };
-        Head { ids, created_at: self.created_at, settings: self.settings.clone() }
-    }
-
     /// Translates the answer of the chat completion into a response. Also returns the commit that
     /// stores the response.
     async fn translate(
@@ -141,15 +134,40 @@ impl Pending {
         execution: ExecutionId,
         answer: Bytes,
     ) -> Result<(Answer, Commit), crate::Error> {
-        let head = self.head(execution);
-        let now = services.clock.now().unix_seconds();
-        let translate = move |answer| Ok(head.with(write_answer(answer, &head.ids, now)));
-        let response = completion::translated(answer, translate).await?;
+        let response = self.asked.translate(services, execution, answer).await?;
         let commit = match self.keep {
             Some(keep) => services.responses.commit_of(keep.of(&response)?).await?,
             None => Commit::new(),
         };
         Ok((response, commit))
+    }
+}
+
+/// The parts of a response that its request determines.
+struct Asked {
+    settings: Settings,
+    created_at: i64,
+    shows_reasoning: bool,
+}
+
+impl Asked {
+    fn head(self, execution: ExecutionId) -> Head {
+        let Self { settings, created_at, shows_reasoning } = self;
+        let ids = Ids { response: responses::shown(execution), shows_reasoning };
+        Head { ids, created_at, settings }
+    }
+
+    /// Translates the answer of the chat completion into a response.
+    async fn translate(
+        self,
+        services: &Services,
+        execution: ExecutionId,
+        answer: Bytes,
+    ) -> Result<Answer, crate::Error> {
+        let head = self.head(execution);
+        let now = services.clock.now().unix_seconds();
+        let translate = move |answer| Ok(head.with(write_answer(answer, &head.ids, now)));
+        completion::translated(answer, translate).await
     }
 }
 
@@ -190,7 +208,7 @@ async fn answer(
         let execution = execution_of(&answer).and_then(|id| id.parse().ok());
         let execution = execution.unwrap_or_else(runtime::new_id);
         if completion::is_stream(&answer) {
-            let head = pending.head(execution);
+            let head = pending.asked.head(execution);
             return Ok(stream::stream_of(services, answer, head, pending.keep, pending.lease));
         }
         let text = completion::text_of(answer).await?;
@@ -212,9 +230,7 @@ fn taken(pending: &Mutex<Option<Pending>>) -> Option<Pending> {
 pub(crate) struct Line {
     /// The chat completion in OpenAI's format.
     pub body: Bytes,
-    created_at: i64,
-    settings: Settings,
-    shows_reasoning: bool,
+    asked: Asked,
 }
 
 impl Line {
@@ -238,7 +254,7 @@ impl Line {
             conversation(services, organization, request, lease).await?;
         let body = completion::write(services, &read(request, items)).await?;
         let created_at = services.clock.now().unix_seconds();
-        Ok(Self { body, created_at, settings, shows_reasoning })
+        Ok(Self { body, asked: Asked { settings, created_at, shows_reasoning } })
     }
 
     /// Translates the answer to the chat completion.
@@ -248,12 +264,7 @@ impl Line {
         execution: ExecutionId,
         answer: Bytes,
     ) -> Result<Box<RawValue>, crate::Error> {
-        let Self { created_at, settings, shows_reasoning, .. } = self;
-        let ids = Ids { response: responses::shown(execution), shows_reasoning };
-        let head = Head { ids, created_at, settings };
-        let now = services.clock.now().unix_seconds();
-        let translate = move |answer| Ok(head.with(write_answer(answer, &head.ids, now)));
-        let response = completion::translated(answer, translate).await?;
+        let response = self.asked.translate(services, execution, answer).await?;
         to_raw_value(&response).map_err(crate::Error::internal)
     }
 }
