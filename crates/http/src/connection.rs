@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use super::body::{Body, BoxError};
 use super::head_lines::{HeadLines, REFUSAL};
 use super::refused_head;
+use super::unread::Linger;
 use orrery_runtime as runtime;
 
 /// Bytes of a response passed to the transport at a time. The next piece follows when the client
@@ -30,10 +31,7 @@ const PIECE: usize = 64 * 1024;
 /// cheaper than a vectored one.
 const JOINED_MAX: usize = 1024;
 
-/// Maximum number of bytes read and discarded after a refused head, so that the client can read the
-/// response: closing a connection with unread bytes would reset it.
-const DISCARDED_MAX: usize = 1024 * 1024;
-/// Bytes discarded per read.
+/// Bytes that are read at a time to be discarded.
 const DISCARDED_PIECE: usize = 8 * 1024;
 
 /// Time limits of a connection.
@@ -66,6 +64,9 @@ pub(crate) struct Activity {
     state: Mutex<State>,
     /// Whether the transport has had nothing to read since the last request began.
     has_waited: AtomicBool,
+    /// Whether the connection closes after a response to a request that has not been read
+    /// completely.
+    has_unread: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -99,7 +100,8 @@ impl Activity {
             is_blocked: false,
             unblocked_at: now,
         };
-        Arc::new(Self { timeouts, state: Mutex::new(state), has_waited: AtomicBool::new(true) })
+        let (has_waited, has_unread) = (AtomicBool::new(true), AtomicBool::new(false));
+        Arc::new(Self { timeouts, state: Mutex::new(state), has_waited, has_unread })
     }
 
     /// Marks a request as in flight until the guard is dropped.
@@ -123,6 +125,12 @@ impl Activity {
         if !self.has_waited.swap(false, Ordering::Relaxed) {
             tokio::task::yield_now().await;
         }
+    }
+
+    /// Records that the connection closes after the current response, although the client may still
+    /// be sending its request.
+    pub(crate) fn leaves_unread(&self) {
+        self.has_unread.store(true, Ordering::Relaxed);
     }
 
     /// Resolves when a deadline has passed.
@@ -290,20 +298,20 @@ pub(crate) struct Watched<S> {
     lines: Option<HeadLines>,
     /// The unwritten part of the response to a refused head.
     refusal: Option<Bytes>,
-    /// Number of bytes discarded after the refused head.
-    discarded: usize,
+    /// Discards the rest of a request that was answered before it was read completely.
+    linger: Option<Linger>,
 }
 
 impl<S> Watched<S> {
     /// Wraps an HTTP/1.1 transport: any bytes between requests start a new head, and the lines of
     /// heads are checked.
     pub(crate) fn http1(inner: S, activity: Arc<Activity>) -> Self {
-        Self { inner, activity, lines: Some(HeadLines::new()), refusal: None, discarded: 0 }
+        Self { inner, activity, lines: Some(HeadLines::new()), refusal: None, linger: None }
     }
 
     /// Wraps an HTTP/2 transport, where any frame may arrive between requests.
     pub(crate) fn http2(inner: S, activity: Arc<Activity>) -> Self {
-        Self { inner, activity, lines: None, refusal: None, discarded: 0 }
+        Self { inner, activity, lines: None, refusal: None, linger: None }
     }
 }
 
@@ -350,18 +358,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Watched<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads and discards the bytes that the client still sends after a refused head, until the
-    /// head's deadline.
+    /// Reads and discards the rest of the request.
     fn poll_discard(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let inner = &mut self.inner;
         let mut piece = [0; DISCARDED_PIECE];
-        while self.discarded < DISCARDED_MAX {
+        self.linger.get_or_insert_with(Linger::new).poll(context, |context| {
             let mut buffer = ReadBuf::new(&mut piece);
-            match ready!(Pin::new(&mut self.inner).poll_read(context, &mut buffer)) {
-                Ok(()) if !buffer.filled().is_empty() => self.discarded += buffer.filled().len(),
-                Ok(()) | Err(_) => break,
-            }
-        }
-        Poll::Ready(())
+            let is_read = ready!(Pin::new(&mut *inner).poll_read(context, &mut buffer)).is_ok();
+            let length = buffer.filled().len();
+            Poll::Ready((is_read && length > 0).then_some(length))
+        })
     }
 }
 
@@ -394,7 +400,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         ready!(Pin::new(&mut this.inner).poll_shutdown(context))?;
-        if this.refusal.is_some() {
+        if this.refusal.is_some() || this.activity.has_unread.load(Ordering::Relaxed) {
             ready!(this.poll_discard(context));
         }
         Poll::Ready(Ok(()))

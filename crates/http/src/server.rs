@@ -531,6 +531,7 @@ async fn answer(
             response = response.map(|body| unread::linger(body, rest));
         } else {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            activity.leaves_unread();
         }
     }
     response.headers_mut().entry(DATE).or_insert_with(date::now);

@@ -177,6 +177,23 @@ async fn server_closes_connection_whose_body_is_too_long_or_never_sent() {
     }
 }
 
+/// Some clients read the response only once they have sent their entire body.
+#[tokio::test]
+async fn server_reads_long_body_after_its_answer() {
+    let server = start(10, PATIENT);
+    let length = 16 << 20;
+    let head = format!("POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(head.as_bytes()).await.unwrap();
+    for _ in 0..16 {
+        stream.write_all(&vec![b'x'; 1 << 20]).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("/a"), "{answer}");
+}
+
 #[tokio::test]
 async fn server_closes_silent_and_slow_clients() {
     let server = start(10, SHORT);

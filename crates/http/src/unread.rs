@@ -1,10 +1,11 @@
 //! Handles the unread part of a request's body. If little is left, the rest is read and discarded
 //! before the response, so that an HTTP/1.1 connection can be reused. If more is left, an HTTP/1.1
-//! response announces that the connection closes.
+//! response announces that the connection closes, and the rest is discarded after the response.
 //!
-//! Over HTTP/2, the rest of the body is discarded after the response: some clients read the
-//! response only once they have sent their entire body, and lose the response if the stream is
-//! reset earlier (which RFC 9113, section 8.1, permits).
+//! Some clients read the response only once they have sent their entire body. They lose the
+//! response if an HTTP/1.1 connection is closed earlier, because closing a socket with unread bytes
+//! resets the connection (RFC 9112, section 9.6), or if an HTTP/2 stream is reset earlier (which
+//! RFC 9113, section 8.1, permits).
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,8 +25,8 @@ use orrery_runtime as runtime;
 /// them.
 const DISCARDED_MAX: usize = 256 * 1024;
 const PATIENCE: Duration = Duration::from_millis(250);
-/// Limits on how long an HTTP/2 stream stays open after the response to an unread body: time
-/// without data from the client, total time, and number of bytes.
+/// Limits on how long a connection (HTTP/1.1) or a stream (HTTP/2) stays open after the response to
+/// an unread body: time without data from the client, total time, and number of bytes.
 const LINGER_IDLE: Duration = Duration::from_secs(5);
 const LINGER_TOTAL: Duration = Duration::from_secs(60);
 const LINGER_BYTES: usize = 64 * 1024 * 1024;
@@ -85,46 +86,67 @@ impl Unread {
     }
 }
 
-/// A response whose stream stays open after its last byte until the client ends its body or a limit
-/// is reached.
+/// Discards what a client still sends after the response, until it has finished or a limit is
+/// reached.
+#[derive(Debug)]
+pub(crate) struct Linger {
+    discarded: usize,
+    end: Instant,
+    /// The time at which to stop. Reset whenever the client has sent something.
+    deadline: Pin<Box<Sleep>>,
+}
+
+impl Linger {
+    /// Starts to discard: the limits count from now.
+    pub(crate) fn new() -> Self {
+        let now = runtime::monotonic_now();
+        let deadline = Box::pin(sleep_until(now + LINGER_IDLE));
+        Self { discarded: 0, end: now + LINGER_TOTAL, deadline }
+    }
+
+    /// Discards what `read` returns: the number of bytes that the client sent, or `None` at the end
+    /// of its data. Ready when there is nothing left to wait for.
+    pub(crate) fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        mut read: impl FnMut(&mut Context<'_>) -> Poll<Option<usize>>,
+    ) -> Poll<()> {
+        while let Poll::Ready(bytes) = read(context) {
+            let Some(bytes) = bytes else { return Poll::Ready(()) };
+            self.discarded += bytes;
+            let now = runtime::monotonic_now();
+            if self.discarded > LINGER_BYTES || now >= self.end {
+                return Poll::Ready(());
+            }
+            self.deadline.as_mut().reset(self.end.min(now + LINGER_IDLE));
+        }
+        self.deadline.as_mut().poll(context)
+    }
+}
+
+/// A response whose stream stays open after its last byte.
 struct Lingering {
     /// The response's body, dropped after its last byte together with its budget leases.
     answer: Option<Body>,
     rest: Option<Incoming>,
-    discarded: usize,
-    end: Instant,
-    /// The time at which the stream ends. Set when the response has ended, and reset whenever the
-    /// client has sent something.
-    deadline: Option<Pin<Box<Sleep>>>,
+    linger: Option<Linger>,
 }
 
 /// Returns the response to an HTTP/2 request whose body was not read completely.
 pub(crate) fn linger(answer: Body, rest: Incoming) -> Body {
-    let end = runtime::monotonic_now() + LINGER_TOTAL;
-    let (answer, rest) = (Some(answer), Some(rest));
-    Lingering { answer, rest, discarded: 0, end, deadline: None }.boxed()
+    Lingering { answer: Some(answer), rest: Some(rest), linger: None }.boxed()
 }
 
 impl Lingering {
-    /// Discards what the client sends; ready when the client has finished or a limit is reached.
     fn poll_rest(&mut self, context: &mut Context<'_>) -> Poll<()> {
         use hyper::body::Body as _;
         let Some(rest) = &mut self.rest else { return Poll::Ready(()) };
-        loop {
-            match Pin::new(&mut *rest).poll_frame(context) {
-                Poll::Ready(None | Some(Err(_))) => return Poll::Ready(()),
-                Poll::Ready(Some(Ok(frame))) => {
-                    self.discarded += frame.data_ref().map_or(0, Bytes::len);
-                    self.deadline = None;
-                }
-                Poll::Pending => break,
-            }
-            if self.discarded > LINGER_BYTES || runtime::monotonic_now() >= self.end {
-                return Poll::Ready(());
-            }
-        }
-        let next = || Box::pin(sleep_until(self.end.min(runtime::monotonic_now() + LINGER_IDLE)));
-        self.deadline.get_or_insert_with(next).as_mut().poll(context)
+        let linger = self.linger.get_or_insert_with(Linger::new);
+        linger.poll(context, |context| {
+            let frame = ready!(Pin::new(&mut *rest).poll_frame(context));
+            let frame = frame.and_then(Result::ok);
+            Poll::Ready(frame.map(|frame| frame.data_ref().map_or(0, Bytes::len)))
+        })
     }
 }
 
