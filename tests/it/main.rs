@@ -91,6 +91,7 @@ mod predictions;
 mod refusal_screens;
 mod reload;
 mod responses;
+mod responses_compact;
 mod retention;
 mod role_screens;
 mod roles;

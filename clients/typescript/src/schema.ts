@@ -1058,6 +1058,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/responses/compact": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Compact a conversation
+         * @description Summarizes a conversation with the model, as a chat completion with its price and limits. The item of type `compaction` in the output stands for the conversation in the `input` of later requests. Nothing is stored.
+         */
+        post: operations["compact_response"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/responses/{id}": {
         parameters: {
             query?: never;
@@ -3803,7 +3823,7 @@ export interface components {
             reason: "max_output_tokens" | "content_filter";
         };
         /** @description An item of an input or an answer. */
-        ResponseItem: components["schemas"]["ResponseItemMessage"] | components["schemas"]["ResponseItemFunctionCall"] | components["schemas"]["ResponseItemFunctionCallOutput"] | components["schemas"]["ResponseItemReasoning"];
+        ResponseItem: components["schemas"]["ResponseItemMessage"] | components["schemas"]["ResponseItemFunctionCall"] | components["schemas"]["ResponseItemFunctionCallOutput"] | components["schemas"]["ResponseItemReasoning"] | components["schemas"]["ResponseItemCompaction"];
         /**
          * @description Whether an item is complete.
          * @enum {string}
@@ -3957,6 +3977,27 @@ export interface components {
              */
             sequence_number: number;
         } & (components["schemas"]["ResponseStreamEventResponseCreated"] | components["schemas"]["ResponseStreamEventResponseQueued"] | components["schemas"]["ResponseStreamEventResponseInProgress"] | components["schemas"]["ResponseStreamEventResponseOutputItemAdded"] | components["schemas"]["ResponseStreamEventResponseOutputItemDone"] | components["schemas"]["ResponseStreamEventResponseContentPartAdded"] | components["schemas"]["ResponseStreamEventResponseContentPartDone"] | components["schemas"]["ResponseStreamEventResponseOutputTextDelta"] | components["schemas"]["ResponseStreamEventResponseOutputTextDone"] | components["schemas"]["ResponseStreamEventResponseRefusalDelta"] | components["schemas"]["ResponseStreamEventResponseRefusalDone"] | components["schemas"]["ResponseStreamEventResponseReasoningTextDelta"] | components["schemas"]["ResponseStreamEventResponseReasoningTextDone"] | components["schemas"]["ResponseStreamEventResponseFunctionCallArgumentsDelta"] | components["schemas"]["ResponseStreamEventResponseFunctionCallArgumentsDone"] | components["schemas"]["ResponseStreamEventResponseCompleted"] | components["schemas"]["ResponseStreamEventResponseIncomplete"] | components["schemas"]["ResponseStreamEventError"] | components["schemas"]["ResponseStreamEventResponseFailed"]);
+        /** @description A conversation that was compacted. */
+        ResponseCompaction: {
+            /** @description The ID of the compaction. It is not stored. */
+            id: string;
+            /**
+             * @description Always `response.compaction`.
+             * @constant
+             */
+            object: "response.compaction";
+            /**
+             * Format: int64
+             * @description When it was created, in seconds since 1970.
+             */
+            created_at: number;
+            /** @description The items that stand for the conversation: one compaction. */
+            output: components["schemas"]["ResponseItem"][];
+            /** @description The tokens of the call that summarized the conversation, and their cost. */
+            usage: components["schemas"]["ResponseUsage"];
+            /** @description A warning for each unknown field of the request. Absent if there are none. */
+            warnings?: string[];
+        };
         /** @description A response that was deleted. */
         DeletedResponse: {
             /** @description The ID of the response. */
@@ -6153,7 +6194,7 @@ export interface components {
         /** @description The input of a response. */
         ResponseInput: string | components["schemas"]["ResponseInputItem"][];
         /** @description An item of the input. */
-        ResponseInputItem: components["schemas"]["ResponseInputMessage"] | components["schemas"]["ResponseInputAnswer"] | components["schemas"]["ResponseInputCall"] | components["schemas"]["ResponseInputCallOutput"] | components["schemas"]["ResponseInputReasoning"] | components["schemas"]["ResponseItemReference"];
+        ResponseInputItem: components["schemas"]["ResponseInputMessage"] | components["schemas"]["ResponseInputAnswer"] | components["schemas"]["ResponseInputCall"] | components["schemas"]["ResponseInputCallOutput"] | components["schemas"]["ResponseInputReasoning"] | components["schemas"]["ResponseItemReference"] | components["schemas"]["ResponseInputCompaction"];
         /** @description A message to the model. */
         ResponseInputMessage: {
             /**
@@ -6254,6 +6295,18 @@ export interface components {
             /** @description The ID of the item. */
             id: string;
         };
+        /** @description The summary of a conversation, as `POST /v1/responses/compact` returns it. */
+        ResponseInputCompaction: {
+            /**
+             * @description Always `compaction`.
+             * @constant
+             */
+            type: "compaction";
+            /** @description The content, exactly as it was returned. */
+            encrypted_content: string;
+            /** @description The ID of the item. */
+            id?: string | null;
+        };
         /** @description A function that the model may call. */
         ResponseInputTool: {
             /**
@@ -6285,6 +6338,35 @@ export interface components {
             effort?: components["schemas"]["ResponseEffort"] | null;
             /** @description Accepted and ignored: the answer contains the reasoning itself. */
             summary?: string | null;
+        };
+        /**
+         * @description A conversation to compact.
+         * @example {
+         *       "model": "llama-3",
+         *       "input": "My name is Alice."
+         *     }
+         */
+        ResponseCompactRequest: {
+            /**
+             * @description The model that summarizes the conversation: the slug of a local chat model, an alias of the
+             *     configuration, or a model ID of the upstream.
+             */
+            model: string & unknown;
+            /**
+             * @description The message of the user as text, or a list of items, oldest first. Required unless
+             *     `previous_response_id` is given.
+             */
+            input?: components["schemas"]["ResponseInput"] | null;
+            /** @description The stored response whose conversation precedes the input. */
+            previous_response_id?: string | null;
+            /** @description Instructions that apply to the conversation. */
+            instructions?: string | null;
+            /** @description Accepted and ignored. */
+            prompt_cache_key?: string | null;
+        } | {
+            input: unknown;
+        } | {
+            previous_response_id: unknown;
         };
         /**
          * @description A message to create.
@@ -7176,6 +7258,21 @@ export interface components {
             content: components["schemas"]["ResponseReasoningPart"][];
             /** @description To be returned with the item: names the field in which the model expects its reasoning. */
             encrypted_content?: string | null;
+        };
+        /** @description The summary of a conversation. */
+        ResponseItemCompaction: {
+            /**
+             * @description Always `compaction`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "compaction";
+            /** @description The ID of the item. */
+            id: string;
+            /**
+             * @description The summary, to be returned with the item in the input of a later request. It is not
+             *     encrypted.
+             */
+            encrypted_content: string;
         };
         /** @description A text to the model. */
         ResponsePartInputText: {
@@ -10152,6 +10249,30 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["Response"];
                     "text/event-stream": components["schemas"]["ResponseStreamEvent"];
+                };
+            };
+        };
+    };
+    compact_response: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ResponseCompactRequest"];
+            };
+        };
+        responses: {
+            /** @description The compaction, whose item stands for the conversation in later requests */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ResponseCompaction"];
                 };
             };
         };

@@ -301,6 +301,7 @@ pub const ROUTES: &[Route] = &[
     route!(&[Base], POST, "/v1/images/generations", Key, Chat, Body, Keyed, media::images, media::IMAGES, Operator),
     route!(&[Base], POST, "/v1/images/edits", Key, Chat, File, Keyed, media::image_edits, media::IMAGE_EDITS, Operator),
     route!(&[Base], POST, "/v1/responses", Key, Chat, Body, Keyed, responses::create, responses::CREATE, Operator),
+    route!(&[Base], POST, "/v1/responses/compact", Key, Chat, Body, Keyed, responses::compact, responses::COMPACT, Operator),
     route!(&[Base], GET, "/v1/responses/{id}", Key, Own, Bare, Keyed, responses::get, responses::GET),
     route!(&[Base], DELETE, "/v1/responses/{id}", Key, ChatOwn, Bare, Keyed, responses::delete, responses::DELETE),
     route!(&[Base], POST, "/v1/responses/{id}/cancel", Key, ChatOwn, Body, Keyed, responses::cancel, responses::CANCEL, Operator),

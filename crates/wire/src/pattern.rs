@@ -102,7 +102,14 @@ pub const BUDGET_PERIOD: Pattern = Pattern {
     accepts: is_budget_period,
 };
 
-const ALL: [&Pattern; 12] = [
+/// The content of a compaction.
+pub const COMPACTION: Pattern = Pattern {
+    regex: "^summary:",
+    sentence: "must be the content of a compaction of this service",
+    accepts: |text| text.starts_with("summary:"),
+};
+
+const ALL: [&Pattern; 13] = [
     &FILLED,
     &LINE,
     &WITHOUT_NUL,
@@ -115,6 +122,7 @@ const ALL: [&Pattern; 12] = [
     &FILE_NAME,
     &SHA256,
     &BUDGET_PERIOD,
+    &COMPACTION,
 ];
 
 fn is_budget_period(text: &str) -> bool {
@@ -169,6 +177,7 @@ transforms! {
     file_name: FILE_NAME;
     sha256: SHA256;
     budget_period: BUDGET_PERIOD;
+    compaction: COMPACTION;
 }
 
 /// Adds [`FILLED`] and [`LINE`] to the schema of a field.

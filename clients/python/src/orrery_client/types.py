@@ -2198,6 +2198,25 @@ class ResponseItemReference(TypedDict):
     """
 
 
+class ResponseInputCompaction(TypedDict):
+    """
+    The summary of a conversation, as `POST /v1/responses/compact` returns it.
+    """
+
+    type: Literal["compaction"]
+    """
+    Always `compaction`.
+    """
+    encrypted_content: str
+    """
+    The content, exactly as it was returned.
+    """
+    id: NotRequired[Optional[str]]
+    """
+    The ID of the item.
+    """
+
+
 class ResponseInputReasoningConfig(TypedDict):
     """
     How much the model reasons.
@@ -2214,6 +2233,13 @@ class ResponseInputReasoningConfig(TypedDict):
 
 
 Model12: TypeAlias = str
+"""
+The model that summarizes the conversation: the slug of a local chat model, an alias of the
+configuration, or a model ID of the upstream.
+"""
+
+
+Model14: TypeAlias = str
 """
 The slug of a local chat model, an alias from the configuration, or a model ID of the
 upstream.
@@ -2266,7 +2292,7 @@ The effort of the reasoning.
 """
 
 
-Model14: TypeAlias = str
+Model16: TypeAlias = str
 """
 A configured alias, the slug of a local chat model, or a model ID of the upstream.
 """
@@ -2316,7 +2342,7 @@ class NewTestDelivery(TypedDict):
     """
 
 
-Model15: TypeAlias = str
+Model17: TypeAlias = str
 
 
 WebhookSubscription: TypeAlias = Literal["prediction.started", "prediction.completed", "prediction.failed", "workflow.started", "workflow.completed", "workflow.failed"]
@@ -2343,7 +2369,7 @@ class WebhookEndpointChange(TypedDict, closed=True):
     """
     The events to receive. Omit or leave empty to receive all events.
     """
-    models: NotRequired[Optional[list[Model15]]]
+    models: NotRequired[Optional[list[Model17]]]
     """
     Only events for predictions of these models. Omit or leave empty for all models.
     """
@@ -2821,6 +2847,26 @@ class ResponseItemFunctionCall(TypedDict):
     arguments: str
     """
     The arguments as JSON text.
+    """
+
+
+class ResponseItemCompaction(TypedDict):
+    """
+    The summary of a conversation.
+    """
+
+    type: Literal["compaction"]
+    """
+    Always `compaction`.
+    """
+    id: str
+    """
+    The ID of the item.
+    """
+    encrypted_content: str
+    """
+    The summary, to be returned with the item in the input of a later request. It is not
+    encrypted.
     """
 
 
@@ -6242,7 +6288,7 @@ class NewWebhookEndpoint(TypedDict, closed=True):
     """
     The events to receive. Omit or leave empty to receive all events.
     """
-    models: NotRequired[Optional[list[Model15]]]
+    models: NotRequired[Optional[list[Model17]]]
     """
     Only events for predictions of these models. Omit or leave empty for all models.
     """
@@ -7412,6 +7458,7 @@ ResponseItem: TypeAlias = Union[
     ResponseItemFunctionCall,
     ResponseItemFunctionCallOutput,
     ResponseItemReasoning,
+    ResponseItemCompaction,
 ]
 """
 An item of an input or an answer.
@@ -7452,6 +7499,37 @@ class ResponseStreamEvent7(ResponseStreamEventResponseContentPartDone):
     sequence_number: int
     """
     The number of the event, starting at 0.
+    """
+
+
+class ResponseCompaction(TypedDict):
+    """
+    A conversation that was compacted.
+    """
+
+    id: str
+    """
+    The ID of the compaction. It is not stored.
+    """
+    object: Literal["response.compaction"]
+    """
+    Always `response.compaction`.
+    """
+    created_at: int
+    """
+    When it was created, in seconds since 1970.
+    """
+    output: list[ResponseItem]
+    """
+    The items that stand for the conversation: one compaction.
+    """
+    usage: ResponseUsage
+    """
+    The tokens of the call that summarized the conversation, and their cost.
+    """
+    warnings: NotRequired[list[str]]
+    """
+    A warning for each unknown field of the request. Absent if there are none.
     """
 
 
@@ -7874,7 +7952,7 @@ class DecisionsRequest(TypedDict, closed=True):
     Typed questions about a state.
     """
 
-    model: Model14
+    model: Model16
     """
     A configured alias, the slug of a local chat model, or a model ID of the upstream.
     """
@@ -8808,6 +8886,7 @@ ResponseInputItem: TypeAlias = Union[
     ResponseInputCallOutput,
     ResponseInputReasoning,
     ResponseItemReference,
+    ResponseInputCompaction,
 ]
 """
 An item of the input.
@@ -8888,6 +8967,73 @@ class NewWorkflow(TypedDict):
 ResponseInput: TypeAlias = Union[str, list[ResponseInputItem]]
 """
 The input of a response.
+"""
+
+
+class ResponseCompactRequest1(TypedDict):
+    """
+    A conversation to compact.
+    """
+
+    model: Model12
+    """
+    The model that summarizes the conversation: the slug of a local chat model, an alias of the
+    configuration, or a model ID of the upstream.
+    """
+    input: Optional[ResponseInput]
+    """
+    The message of the user as text, or a list of items, oldest first. Required unless
+    `previous_response_id` is given.
+    """
+    previous_response_id: NotRequired[Optional[str]]
+    """
+    The stored response whose conversation precedes the input.
+    """
+    instructions: NotRequired[Optional[str]]
+    """
+    Instructions that apply to the conversation.
+    """
+    prompt_cache_key: NotRequired[Optional[str]]
+    """
+    Accepted and ignored.
+    """
+
+
+class ResponseCompactRequest2(TypedDict):
+    """
+    A conversation to compact.
+    """
+
+    model: Model12
+    """
+    The model that summarizes the conversation: the slug of a local chat model, an alias of the
+    configuration, or a model ID of the upstream.
+    """
+    input: NotRequired[Optional[ResponseInput]]
+    """
+    The message of the user as text, or a list of items, oldest first. Required unless
+    `previous_response_id` is given.
+    """
+    previous_response_id: Optional[str]
+    """
+    The stored response whose conversation precedes the input.
+    """
+    instructions: NotRequired[Optional[str]]
+    """
+    Instructions that apply to the conversation.
+    """
+    prompt_cache_key: NotRequired[Optional[str]]
+    """
+    Accepted and ignored.
+    """
+
+
+ResponseCompactRequest: TypeAlias = Union[
+    ResponseCompactRequest1,
+    ResponseCompactRequest2,
+]
+"""
+A conversation to compact.
 """
 
 
@@ -9036,7 +9182,7 @@ class MessageTokensRequest(TypedDict):
     A prompt whose tokens are counted. The prompt has the same fields as a message to create.
     """
 
-    model: Model12
+    model: Model14
     """
     The slug of a local chat model, an alias from the configuration, or a model ID of the
     upstream.
@@ -9080,7 +9226,7 @@ class MessageRequest(TypedDict):
     A message to create.
     """
 
-    model: Model12
+    model: Model14
     """
     The slug of a local chat model, an alias from the configuration, or a model ID of the
     upstream.

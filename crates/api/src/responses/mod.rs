@@ -3,6 +3,7 @@
 //! are those of `chat`.
 
 mod background;
+mod compact;
 mod native;
 mod stored;
 mod stream;
@@ -41,6 +42,7 @@ use orrery_wire::responses::{
 };
 
 pub(crate) use self::background::{CANCEL, cancel};
+pub(crate) use self::compact::{COMPACT, compact};
 pub(crate) use self::stored::{DELETE, GET, INPUT_ITEMS, delete, get, input_items};
 
 /// The group of the operations.

@@ -2,12 +2,12 @@
 
 use orrery_wire::responses::ReasoningPart;
 use orrery_wire::responses::answer::{
-    IncompleteDetails, InputDetails, Item, ItemStatus, Outcome, OutputDetails, Part as Shown,
-    Response, ResponseError, Role, Settings, Status, Usage as ShownUsage,
+    Compaction, IncompleteDetails, InputDetails, Item, ItemStatus, Outcome, OutputDetails,
+    Part as Shown, Response, ResponseError, Role, Settings, Status, Usage as ShownUsage,
 };
 
 use super::items::output_text;
-use super::{FIELD_END, digits};
+use super::{FIELD_END, SUMMARY, digits};
 use crate::{Answer, End, Part, Reasoning, ToolCall, Usage};
 
 /// The parts of a response that are known before its answer.
@@ -140,9 +140,10 @@ pub(super) fn incomplete(end: &End, output: &[Item]) -> Option<IncompleteDetails
     let is_refusal = |part: &Shown| matches!(part, Shown::Refusal { .. });
     let says_no = output.iter().any(|item| match item {
         Item::Message { content, .. } => content.iter().any(is_refusal),
-        Item::FunctionCall { .. } | Item::FunctionCallOutput { .. } | Item::Reasoning { .. } => {
-            false
-        }
+        Item::FunctionCall { .. }
+        | Item::FunctionCallOutput { .. }
+        | Item::Reasoning { .. }
+        | Item::Compaction { .. } => false,
     });
     let reason = match end {
         End::TokenLimit => "max_output_tokens",
@@ -167,6 +168,35 @@ pub(super) fn ended(output: Vec<Item>, end: &End, usage: Usage, now: i64) -> Out
         usage: Some(usage_of(usage)),
         ..begun(if is_complete { Status::Completed } else { Status::Incomplete })
     }
+}
+
+/// Writes the answer to [`super::SUMMARIZE`] as a compaction made at `now`, in Unix seconds. Returns
+/// `None` if the model has written no text.
+#[must_use]
+pub fn write_compaction(answer: Answer, ids: &Ids, now: i64) -> Option<Compaction> {
+    let texts = answer.parts.iter().filter_map(|part| match part {
+        Part::Text(text) => Some(text.trim()),
+        Part::Refusal(_)
+        | Part::Reasoning(_)
+        | Part::ToolCall(_)
+        | Part::Image(_)
+        | Part::ToolResult { .. } => None,
+    });
+    let summary = texts.collect::<Vec<_>>().join("\n");
+    if summary.is_empty() {
+        return None;
+    }
+    let item = Item::Compaction {
+        id: ids.item_id("cmp", 0),
+        encrypted_content: format!("{SUMMARY}{summary}"),
+    };
+    Some(Compaction {
+        id: ids.response.clone(),
+        object: "response.compaction",
+        created_at: now,
+        output: vec![item],
+        usage: usage_of(answer.usage),
+    })
 }
 
 fn usage_of(usage: Usage) -> ShownUsage {

@@ -28,6 +28,7 @@ pub fn identify(items: &mut [Shown], response: &str) {
             Shown::FunctionCall { id, .. } => ("fc", id),
             Shown::FunctionCallOutput { id, .. } => ("fco", id),
             Shown::Reasoning { id, .. } => ("rs", id),
+            Shown::Compaction { id, .. } => ("cmp", id),
         };
         *id = format!("{prefix}_{}_{OF_INPUT}{index}", digits(response));
     }
@@ -49,6 +50,7 @@ pub fn input_id(kind: &str, response: &str, index: usize) -> String {
         "function_call" => "fc",
         "function_call_output" => "fco",
         "reasoning" => "rs",
+        "compaction" => "cmp",
         _ => ITEM,
     };
     format!("{prefix}_{}_{OF_INPUT}{index}", digits(response))
@@ -104,6 +106,9 @@ fn shown(item: &Item) -> Option<Shown> {
             content: reasoning.content.clone().unwrap_or_default(),
             encrypted_content: reasoning.encrypted_content.clone(),
         },
+        Item::Compaction(compaction) => {
+            Shown::Compaction { id, encrypted_content: compaction.encrypted_content.clone() }
+        }
         Item::Reference(_) => return None,
     })
 }

@@ -8,7 +8,7 @@ use orrery_wire::responses::{
 };
 use serde_json::{Map, Value, json};
 
-use super::FIELD_END;
+use super::{FIELD_END, SUMMARIZE, SUMMARY};
 use crate::{
     Detail, Effort, Format, Image, Message, Part, Reasoning, Request, Role, Thinking, Tool,
     ToolCall, ToolChoice, Verbosity,
@@ -198,6 +198,12 @@ pub fn conversation(items: Vec<Item>) -> Vec<Message> {
                 let reasoning = reasoning(item).map(Part::Reasoning);
                 said(&mut messages, reasoning.into_iter().collect());
             }
+            Item::Compaction(compaction) => {
+                let content = &compaction.encrypted_content;
+                let summary = content.strip_prefix(SUMMARY).unwrap_or(content);
+                let text = format!("Summary of the conversation before this message:\n{summary}");
+                messages.push(Message { role: Role::System, parts: vec![Part::Text(text)] });
+            }
             Item::Reference(_) => {}
         }
     }
@@ -226,6 +232,16 @@ fn said(messages: &mut Vec<Message>, parts: Vec<Part>) {
     match messages.last_mut().filter(continues) {
         Some(last) => last.parts.extend(parts),
         None => messages.push(Message { role: Role::Assistant, parts }),
+    }
+}
+
+/// Asks the model to summarize the conversation, for [`super::write_compaction`]: in its last message
+/// if that is the user's, since some models require that the roles alternate.
+pub fn ask_for_summary(messages: &mut Vec<Message>) {
+    let part = Part::Text(SUMMARIZE.to_owned());
+    match messages.last_mut().filter(|last| last.role == Role::User) {
+        Some(last) => last.parts.push(part),
+        None => messages.push(Message { role: Role::User, parts: vec![part] }),
     }
 }
 

@@ -286,5 +286,6 @@ fn set_status(item: &mut Item, new: ItemStatus) {
         | Item::FunctionCall { status, .. }
         | Item::FunctionCallOutput { status, .. }
         | Item::Reasoning { status, .. } => *status = new,
+        Item::Compaction { .. } => {}
     }
 }

@@ -278,7 +278,8 @@ fn input_of_other_kinds_is_rejected_by_name() {
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         body
     };
-    let types = "message, function_call, function_call_output, reasoning, item_reference";
+    let types =
+        "message, function_call, function_call_output, reasoning, item_reference, compaction";
     for (body, message) in [
         (
             more(json!({"tools": [{"type": "web_search"}]})),

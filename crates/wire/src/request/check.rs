@@ -186,10 +186,11 @@ fn check_options(options: &[Value], value: &mut Value, place: &Place<'_>) -> Res
             Err(mismatch) => mismatches.push(mismatch),
         }
     }
-    // The intended alternative is probably the one whose mismatch has the longest path.
+    // The intended alternative is probably the one whose mismatch is the deepest.
+    let depth = |of: &Mismatch| of.path.matches(['.', '[']).count();
     let furthest = mismatches
         .into_iter()
-        .reduce(|best, next| if next.path.len() > best.path.len() { next } else { best });
+        .reduce(|best, next| if depth(&next) > depth(&best) { next } else { best });
     let all: Vec<&Value> = options.iter().collect();
     Err(furthest.unwrap_or_else(|| Mismatch::invalid(place, format!("must be {}", nouns(&all)))))
 }

@@ -247,6 +247,14 @@ pub enum Item {
         #[serde(skip_serializing_if = "Option::is_none")]
         encrypted_content: Option<String>,
     },
+    /// The summary of a conversation.
+    Compaction {
+        /// The ID of the item.
+        id: String,
+        /// The summary, to be returned with the item in the input of a later request. It is not
+        /// encrypted.
+        encrypted_content: String,
+    },
 }
 
 impl Item {
@@ -257,7 +265,8 @@ impl Item {
             Self::Message { id, .. }
             | Self::FunctionCall { id, .. }
             | Self::FunctionCallOutput { id, .. }
-            | Self::Reasoning { id, .. } => id,
+            | Self::Reasoning { id, .. }
+            | Self::Compaction { id, .. } => id,
         }
     }
 }
@@ -374,6 +383,23 @@ pub struct InputDetails {
 pub struct OutputDetails {
     /// Tokens of reasoning.
     pub reasoning_tokens: u64,
+}
+
+/// A conversation that was compacted.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ResponseCompaction")]
+pub struct Compaction {
+    /// The ID of the compaction. It is not stored.
+    pub id: String,
+    /// Always `response.compaction`.
+    #[schemars(extend("const" = "response.compaction"))]
+    pub object: &'static str,
+    /// When it was created, in seconds since 1970.
+    pub created_at: i64,
+    /// The items that stand for the conversation: one compaction.
+    pub output: Vec<Item>,
+    /// The tokens of the call that summarized the conversation, and their cost.
+    pub usage: Usage,
 }
 
 /// A page of items.

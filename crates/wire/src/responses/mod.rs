@@ -23,6 +23,8 @@ pub const PARTS_MAX: usize = 5000;
 pub const TOOLS_MAX: usize = 1024;
 /// Maximum number of entries of `include`.
 pub const INCLUDES_MAX: usize = 64;
+/// Maximum length of the content of a compaction, in characters.
+pub const COMPACTION_CHARS_MAX: usize = 262_144;
 /// Maximum length of an ID, in characters.
 pub const ID_CHARS_MAX: usize = 256;
 
@@ -53,6 +55,8 @@ tags! {
     ReasoningTag = "reasoning";
     /// The type of a reference.
     ReferenceTag = "item_reference";
+    /// The type of a compaction.
+    CompactionTag = "compaction";
     /// The type of a function.
     FunctionTag = "function";
     /// The type of a choice between some of the tools.
@@ -155,6 +159,8 @@ pub enum Item {
     Reasoning(ReasoningItem),
     /// An item of a stored response.
     Reference(ItemReference),
+    /// A conversation that was compacted.
+    Compaction(CompactionItem),
 }
 
 /// A message to the model.
@@ -331,6 +337,51 @@ pub enum ReasoningPart {
         /// The text.
         text: String,
     },
+}
+
+/// The summary of a conversation, as `POST /v1/responses/compact` returns it.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[schemars(rename = "ResponseInputCompaction")]
+pub struct CompactionItem {
+    /// Always `compaction`.
+    #[serde(rename = "type")]
+    #[schemars(with = "String", extend("const" = "compaction"))]
+    pub kind: CompactionTag,
+    /// The content, exactly as it was returned.
+    #[schemars(length(max = COMPACTION_CHARS_MAX), transform = pattern::compaction)]
+    pub encrypted_content: String,
+    /// The ID of the item.
+    pub id: Option<String>,
+}
+
+/// A conversation to compact.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(
+    rename = "ResponseCompactRequest",
+    extend("anyOf" = [
+        {"required": ["input"], "properties": {"input": {"not": {"type": "null"}}}},
+        {
+            "required": ["previous_response_id"],
+            "properties": {"previous_response_id": {"not": {"type": "null"}}}
+        }
+    ]),
+    example = json!({"model": "llama-3", "input": "My name is Alice."})
+)]
+pub struct CompactRequest {
+    /// The model that summarizes the conversation: the slug of a local chat model, an alias of the
+    /// configuration, or a model ID of the upstream.
+    #[schemars(length(max = MODEL_CHARS_MAX), transform = pattern::name)]
+    pub model: String,
+    /// The message of the user as text, or a list of items, oldest first. Required unless
+    /// `previous_response_id` is given.
+    pub input: Option<Input>,
+    /// The stored response whose conversation precedes the input.
+    #[schemars(length(max = ID_CHARS_MAX))]
+    pub previous_response_id: Option<String>,
+    /// Instructions that apply to the conversation.
+    pub instructions: Option<String>,
+    /// Accepted and ignored.
+    pub prompt_cache_key: Option<String>,
 }
 
 /// An item of a stored response, by its ID.
