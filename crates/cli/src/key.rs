@@ -18,7 +18,7 @@ use orrery_domain::account::DEFAULT_ORGANIZATION;
 use orrery_domain::ids::KeyId;
 use orrery_domain::time::span_text;
 use orrery_wire::Time;
-use orrery_wire::operator::{Keys, NewKey};
+use orrery_wire::operator::{Key, Keys, NewKey};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -171,18 +171,22 @@ async fn create(
     if output.is_json() {
         return output::json(&created);
     }
-    let key = &created.described;
+    // A script that captures the key needs no explanation.
+    if output::on_a_terminal() {
+        output::note(&introduction(&created.described));
+    }
+    output::raw(format!("{}\n", created.key).as_bytes())
+}
+
+/// Describes a new key, whose text follows on the next line.
+fn introduction(key: &Key) -> String {
     let owner = match key.admin {
         true => "for administering the box".to_owned(),
         false => format!("of organization {}", key.organization),
     };
-    output::note(&format!(
-        "Key {} ({}) {owner}, valid {}. Its text is printed this once.",
-        key.id,
-        key.name,
-        key.expires_at.map_or("until it is deleted".to_owned(), |at| format!("until {at}")),
-    ));
-    output::raw(format!("{}\n", created.key).as_bytes())
+    let valid = key.expires_at.map_or("until it is deleted".to_owned(), |at| format!("until {at}"));
+    let Key { id, name, .. } = key;
+    format!("Key {id} ({name}) {owner}, valid {valid}. It is shown only now:")
 }
 
 async fn list(admin: &Admin, organization: Option<&str>, output: &Output) -> anyhow::Result<()> {
@@ -258,4 +262,28 @@ pub(super) fn understood<T: serde::de::DeserializeOwned>(answer: Value) -> anyho
 fn creator() -> String {
     let user = ["SUDO_USER", "USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok());
     user.filter(|name| !name.is_empty()).unwrap_or("command line".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn introduction_names_owner_and_validity() {
+        let key = json!({
+            "id": "0198c0de-0000-7000-8000-000000000001", "prefix": "smk_abc", "name": "laptop",
+            "organization": "acme", "created_by": "cli", "created_at": "2026-11-27T00:00:00Z",
+            "expires_at": null,
+        });
+        let mut key: Key = serde_json::from_value(key).unwrap();
+        let said = introduction(&key);
+        assert!(
+            said.contains(" (laptop) of organization acme, valid until it is deleted."),
+            "{said}"
+        );
+        key.admin = true;
+        key.expires_at = Some(key.created_at);
+        let said = introduction(&key);
+        assert!(said.contains(" for administering the box, valid until 2026-"), "{said}");
+    }
 }

@@ -46,12 +46,18 @@ pub(super) fn of_service(file: Option<&Path>) -> anyhow::Result<Config> {
     };
     let config = configuration(&place)?;
     let data = absolute(&config.data_dir);
-    output::note(&match &place {
+    match &place {
+        // The folder in which the user has started the service is no surprise.
+        Place::Here => {}
         Place::Installed(file) => {
-            format!("Using {}, with the data in {}.", file.display(), data.display())
+            output::note(&format!(
+                "Using {}, with the data in {}.",
+                file.display(),
+                data.display()
+            ));
         }
-        Place::Here | Place::Data => format!("Using the data in {}.", data.display()),
-    });
+        Place::Data => output::note(&format!("Using the data in {}.", data.display())),
+    }
     Ok(config)
 }
 
