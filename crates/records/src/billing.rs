@@ -378,7 +378,8 @@ impl Billing {
         }
         // The counters are read on behalf of the service, so that the read does not queue behind
         // this organization's other reads: other organizations wait for this read.
-        let counters = turns::on_behalf_of(None::<OrganizationId>, self.store.counters(&rows));
+        let counters =
+            turns::on_behalf_of(None::<OrganizationId>, self.store.counters_often(&rows));
         let mut counters = counters.await?.into_iter().map(Usd::from_micros);
         let mut next = || counters.next().unwrap_or_default();
         if needs_balance {

@@ -1,5 +1,5 @@
-//! The row cache: caches rows of the tree that are read often and change rarely, such as workflows.
-//! A read from the cache needs no blocking thread.
+//! The row cache: caches rows of the tree that are read often, such as workflows, and counters that
+//! limit a budget. A read from the cache needs no blocking thread.
 //!
 //! The cache is used only for rows that are absent from the memtable, and contains the values that
 //! the tree has for them. Only checkpoints change the tree, so [`RowCache::forget`] is called with

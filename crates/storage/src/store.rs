@@ -307,26 +307,14 @@ impl Store {
         self.blocking(move || view.get(&key)).await
     }
 
-    /// Like [`Store::get`], for rows that are read often and change rarely: caches them in memory.
+    /// Like [`Store::get`], for rows that are read often: caches those that are absent from the
+    /// memtable, so that reading them again needs no blocking thread.
     ///
     /// # Errors
     /// The same errors as [`Store::get`].
     pub async fn get_often(&self, key: &Key) -> Result<Option<Vec<u8>>, Error> {
-        let Shared { view, cache, .. } = &*self.shared;
-        if let Some(value) = view.memtable.get(key.as_bytes()) {
-            return Ok(value);
-        }
-        let checkpoints = match cache.get(key) {
-            Ok(value) => return Ok(value),
-            Err(checkpoints) => checkpoints,
-        };
-        let (view, cache, key) = (view.clone(), Arc::clone(cache), key.clone());
-        self.blocking(move || {
-            let value = view.get(&key)?;
-            cache.keep(key, value.clone(), checkpoints, &view.memtable);
-            Ok(value)
-        })
-        .await
+        let rows = self.get_many_often(std::slice::from_ref(key)).await?;
+        Ok(rows.into_iter().next().flatten())
     }
 
     /// Returns the record under `key`.
@@ -335,6 +323,38 @@ impl Store {
     /// The same errors as [`Store::get`]; [`Error::Malformed`] if the bytes are not a `T`.
     pub async fn read<T: Record>(&self, key: &Key) -> Result<Option<T>, Error> {
         self.get(key).await?.map(|bytes| decode(&bytes)).transpose()
+    }
+
+    async fn get_many_often(&self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        let Shared { view, cache, .. } = &*self.shared;
+        let moment = view.moment();
+        let mut checkpoints = None;
+        let look = |key| {
+            moment.in_memory(key).or_else(|| match cache.get(key) {
+                Ok(value) => Some(value),
+                Err(now) => {
+                    checkpoints.get_or_insert(now);
+                    None
+                }
+            })
+        };
+        let found: Vec<_> = keys.iter().map(look).collect();
+        let Some(checkpoints) = checkpoints else {
+            return Ok(found.into_iter().flatten().collect());
+        };
+        let (view, cache, keys) = (view.clone(), Arc::clone(cache), keys.to_vec());
+        self.blocking(move || {
+            let read = |(found, key): (Option<Option<Vec<u8>>>, Key)| {
+                if let Some(value) = found {
+                    return Ok(value);
+                }
+                let value = moment.get(&key)?;
+                cache.keep(key, value.clone(), checkpoints, &view.memtable);
+                Ok(value)
+            };
+            found.into_iter().zip(keys).map(read).collect()
+        })
+        .await
     }
 
     /// Returns the bytes under each of `keys`, in order, in one consistent read.
@@ -389,6 +409,15 @@ impl Store {
     /// The same errors as [`Store::counter`].
     pub async fn counters(&self, keys: &[Key]) -> Result<Vec<i64>, Error> {
         let rows = self.get_many(keys).await?;
+        rows.iter().map(|row| Ok(writer::counter(row.as_deref())?)).collect()
+    }
+
+    /// Like [`Store::counters`], for counters that are read often: see [`Store::get_often`].
+    ///
+    /// # Errors
+    /// The same errors as [`Store::counter`].
+    pub async fn counters_often(&self, keys: &[Key]) -> Result<Vec<i64>, Error> {
+        let rows = self.get_many_often(keys).await?;
         rows.iter().map(|row| Ok(writer::counter(row.as_deref())?)).collect()
     }
 

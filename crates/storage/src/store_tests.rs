@@ -334,6 +334,11 @@ proptest! {
                         store = Store::open(&options(&folder)).unwrap();
                     }
                 }
+                let counters = ["n", "na", "nab", "nb"].map(key);
+                let expect = counters.each_ref().map(|key| {
+                    writer::counter(model.get(key).map(Vec::as_slice)).unwrap()
+                });
+                assert_eq!(store.counters_often(&counters).await.unwrap(), expect);
             }
             let prefix = Key::table(Table::Lane);
             let after = Some(key(&from));
