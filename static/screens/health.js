@@ -10,11 +10,11 @@ export function List() {
     const [status, own, loads, doctor] = await Promise.all(
       ["/status.json", "/status", "/models", "/health/findings"].map((path) => ask("GET", path, undefined, { signal })),
     );
-    return { status, own, models: loads.models, findings: doctor.findings };
+    return { status, own, models: loads.models, upstreams: loads.upstreams, findings: doctor.findings };
   }, []);
   useChanges(["status", "webhooks"], all);
   return html`<${Page} title="Health" wide=${true} intro="How the service on this machine is doing." actions=${html`<${Button} icon="refresh-cw" busy=${all.loading} onClick=${all.reload}>Refresh</${Button}>`}>
-    <${Loaded} of=${all}>${({ status, own, models, findings }) => html`
+    <${Loaded} of=${all}>${({ status, own, models, upstreams, findings }) => html`
       <dl class="facts"><div><dt>Service</dt><dd>${status.ready ? html`<span class="status good">Ready</span>` : html`<span class="status waiting">Starting</span>`}</dd></div><div><dt>Version</dt><dd>${status.version} (<a href=${`${BASE}/docs/`}>documentation</a>)</dd></div><div><dt>Up for</dt><dd>${duration(status.uptime_seconds)}</dd></div>
         <div><dt>Running</dt><dd>${count(own.running)}</dd></div><div><dt>In the queue</dt><dd>${own.waiting_is_capped ? "up to " : ""}${count(own.queued)}</dd></div><div><dt>Webhooks to send</dt><dd>${count(own.webhooks_pending)}</dd></div></dl>
       <section><h2>Findings</h2><div class="card scroll"><table><thead><tr><th scope="col">What</th><th scope="col">Found</th></tr></thead>
@@ -30,10 +30,25 @@ export function List() {
       ) => html`<tr key=${model.slug}><th scope="row"><${Link} to=${`/app/models/${model.slug}`}><${Text}>${model.slug}</${Text}></${Link}>${model.reason ? html`<div class="reason"><${Text}>${model.reason}</${Text}></div>` : null}</th>
         <td data-label="State">${model.health === "failing" ? html`<${Status} of="failed" />` : html`<span class="status good">${model.health === "ok" ? "Works" : model.health}</span>`}</td><td data-label="Kind">${model.runner}</td>
         <td data-label="Running" class="number">${count(model.running)}</td><td data-label="Waiting" class="number">${count(model.queued)}</td><td data-label="Concurrency" class="number">${count(model.concurrency)}</td></tr>`}</${Rows}></table></div></section>
+      ${upstreams.length === 0 ? null : html`<${Upstreams} all=${upstreams} />`}
       <section><h2>Addresses</h2><div class="card scroll"><table><thead><tr><th scope="col">For</th><th scope="col">Address</th></tr></thead>
       <tbody>${status.hosts.map((host) => html`<tr key=${host.role}><th scope="row">${HOSTS[host.role] ?? host.role}</th><td data-label="Address"><code>${host.url}</code></td></tr>`)}</tbody></table></div></section>
       <p class="quiet">For the same list with a fix for each problem, run <code>orrery doctor</code></p>`}</${Loaded}></${Page}>`;
 }
+
+function Upstreams({ all }) {
+  return html`<section><h2>Upstreams</h2><div class="card scroll"><table><thead><tr><th scope="col">Upstream</th><th scope="col">State</th><th scope="col">API</th><th scope="col" class="number">Keys</th><th scope="col" class="number">Resting keys</th></tr></thead>
+    <${Rows} all=${all} columns="5">${(
+      upstream,
+    ) => html`<tr key=${upstream.name}><th scope="row"><${Text}>${upstream.name}</${Text}></th><td data-label="State"><span class=${`status ${UPSTREAM_STATES[upstream.state]?.[0] ?? ""}`}>${UPSTREAM_STATES[upstream.state]?.[1] ?? upstream.state}</span></td><td data-label="API">${upstream.kind}</td>
+      <td data-label="Keys" class="number">${count(upstream.keys)}</td><td data-label="Resting keys" class="number">${count(upstream.resting_keys)}</td></tr>`}</${Rows}></table></div></section>`;
+}
+
+const UPSTREAM_STATES = {
+  used: ["good", "Works"],
+  tried: ["waiting", "Being tried again"],
+  "left out": ["bad", "Left out: it keeps failing"],
+};
 
 export const Detail = List;
 

@@ -276,6 +276,11 @@ async fn failing_upstream_cools_down_and_returns() {
     }
     let tried = one.requests().len();
     assert!((3..6).contains(&tried), "left out after three failures: {tried}");
+    let owner = service.owner().await;
+    let loads = service.asks(&owner, Method::GET, "/models").send().await.expect(200);
+    let shown = &loads["upstreams"][0];
+    assert_eq!((&shown["name"], &shown["state"]), (&json!("cool"), &json!("left out")), "{loads}");
+    assert!(shown.get("spend").is_none(), "other organizations have paid it: {shown}");
     let text = service.ask(Role::Metrics, Method::GET, "/metrics").send().await.text;
     for line in [
         "orrery_upstream_used{upstream=\"cool\"} 0",

@@ -24,7 +24,7 @@ use orrery_http::{Response, response, sse};
 use orrery_records::accounts::{self, Accounts};
 use orrery_runtime as runtime;
 use orrery_wire::key_policy::KeyPolicyChange;
-use orrery_wire::member::{ModelLoad, ModelLoads};
+use orrery_wire::member::{ModelLoad, ModelLoads, UpstreamLoad};
 use orrery_wire::operator::{
     Endpoint, Key, Keys, ListedKey, LocalModel, Model, ModelTest, ModelTestEvent, Models, NewKey,
     Organizations, Upstream,
@@ -257,17 +257,17 @@ fn upstream(state: UpstreamState) -> Upstream {
 pub(crate) const LIST_LOADS: Doc = Doc {
     responses: &[ResponseDoc::json::<ModelLoads>(
         200,
-        "The models, with their running and queued executions",
+        "The models, with their running and queued executions, and the chat router's upstreams",
     )],
     description: "Returns the models with their health and the organization's running and queued \
-                  calls of each.",
+                  calls of each, and the state of the chat router's upstreams.",
     ..Doc::new("models", "list_model_loads", "List models with their load")
 };
 
 pub(crate) const LIST_ALL_LOADS: Doc = Doc {
     id: "admin_list_models",
     description: "Returns the models with their health and the running and queued calls of all \
-                  organizations.",
+                  organizations, and the state and spend of the chat router's upstreams.",
     ..LIST_LOADS
 };
 
@@ -303,7 +303,17 @@ pub(crate) async fn list_loads(context: Context) -> Result<Response, crate::Erro
         concurrency: 0,
     });
     models.extend(unserved);
-    Ok(response::json(StatusCode::OK, &ModelLoads { models }))
+    let sees_all = context.organization().is_err();
+    let load = |state: UpstreamState| UpstreamLoad {
+        name: state.name,
+        kind: state.kind,
+        state: state.word,
+        keys: state.keys,
+        resting_keys: state.resting_keys,
+        spend: sees_all.then(|| state.spend.dollars()),
+    };
+    let upstreams = services.chat.upstream_states().into_iter().map(load).collect();
+    Ok(response::json(StatusCode::OK, &ModelLoads { models, upstreams }))
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]

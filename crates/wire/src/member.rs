@@ -549,4 +549,26 @@ pub struct ModelLoad {
 pub struct ModelLoads {
     /// The models, sorted by slug.
     pub models: Vec<ModelLoad>,
+    /// The upstreams of the chat router, in the order of the configuration.
+    pub upstreams: Vec<UpstreamLoad>,
+}
+
+/// An upstream of the chat router.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "UpstreamLoad")]
+pub struct UpstreamLoad {
+    /// The name, or `default` for that of `router.upstream_url`.
+    pub name: String,
+    /// `openai`, `anthropic` or `azure`.
+    pub kind: &'static str,
+    /// `used`, `tried` (one request probes whether it works again) or `left out`.
+    pub state: &'static str,
+    /// The number of keys.
+    pub keys: usize,
+    /// Keys that rest, because the upstream limits or rejects them.
+    pub resting_keys: usize,
+    /// What the callers of all organizations have paid for its answers since the start of the
+    /// service, in US dollars. Only for admin keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spend: Option<f64>,
 }
