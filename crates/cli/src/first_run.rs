@@ -17,7 +17,7 @@ const INPUT: &str = r#"{"text":"First light: what a beautiful night!"}"#;
 #[derive(Debug, Clone)]
 pub(super) struct Welcome<'a> {
     pub(super) version: &'a str,
-    /// Each host's name and its public URL.
+    /// Each host's name and its public URL, and those of the metrics.
     pub(super) hosts: &'a [(&'a str, &'a str)],
     pub(super) data_dir: &'a Path,
     /// The API key, if a first start has created one.
@@ -80,9 +80,10 @@ fn purpose_of(host: &str) -> &'static str {
     match host {
         "base" => "models, chat, files, workflows, webhooks",
         "workflows" => "workflows only",
-        "flows" => "workflows, for clients of an older API",
+        "flows" => "workflows in their legacy format",
         "agent" => "chat with the agent",
         "dashboard" => "open it in a browser",
+        "metrics" => "for Prometheus",
         _ => "",
     }
 }
@@ -135,12 +136,13 @@ impl Paint {
 mod tests {
     use super::*;
 
-    const HOSTS: [(&str, &str); 5] = [
+    const HOSTS: [(&str, &str); 6] = [
         ("base", "http://127.0.0.1:8080"),
         ("workflows", "http://127.0.0.1:8081"),
         ("flows", "http://127.0.0.1:8082"),
         ("agent", "http://127.0.0.1:8083"),
         ("dashboard", "http://127.0.0.1:8084"),
+        ("metrics", "http://127.0.0.1:9464/metrics"),
     ];
 
     fn welcome() -> Welcome<'static> {

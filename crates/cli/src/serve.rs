@@ -149,7 +149,10 @@ fn unwritable(folder: &Path, refused: Errno) -> String {
 
 /// Returns the greeting for a terminal, with the key and the link that a first start has created.
 fn greeting(config: &Config, first: &FirstStart) -> String {
+    let metrics = config.metrics.listen.first().map(|address| format!("http://{address}/metrics"));
     let hosts = config.hosts.named().map(|(name, host)| (name, host.public_url.as_str()));
+    let metrics = metrics.as_deref().map(|url| ("metrics", url));
+    let hosts: Vec<(&str, &str)> = hosts.into_iter().chain(metrics).collect();
     let self_made = !matches!(config.tls.mode, TlsMode::Files { .. } | TlsMode::Acme(_))
         && config.hosts.base.public_url.starts_with("https:");
     let authority = output::short(&config.data_dir.join("tls").join("ca.pem"));

@@ -359,10 +359,12 @@ pub struct CompactionItem {
 #[schemars(
     rename = "ResponseCompactRequest",
     extend("anyOf" = [
-        {"required": ["input"], "properties": {"input": {"not": {"type": "null"}}}},
+        {"required": ["input"], "properties": {"input": {"not": {"type": "null"}, "description": "Not null."}}},
         {
             "required": ["previous_response_id"],
-            "properties": {"previous_response_id": {"not": {"type": "null"}}}
+            "properties": {"previous_response_id": {
+                "not": {"type": "null"}, "description": "Not null."
+            }}
         }
     ]),
     example = json!({"model": "llama-3", "input": "My name is Alice."})
