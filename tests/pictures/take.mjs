@@ -70,7 +70,10 @@ const server = http.createServer((request, response) => {
 const hosts = ["base", "workflows", "flows", "agent", "dashboard"]
   .map((host) => `[hosts.${host}]\nlisten = "127.0.0.1:${PORTS[host]}"\n`)
   .join("");
-const CONFIG = `data_dir = "data"\nmodels_dir = "models"\n${hosts}[metrics]\nlisten = "127.0.0.1:${PORTS.metrics}"\n[billing]\nenabled = true\n[egress]\nallow = ["127.0.0.0/8"]\n[webhooks]\nschedule = ["1s", "2h"]\n[agent]\nmodel = "talk"\n`;
+const upstreams = ["openai", "spare"]
+  .map((name) => `[[router.upstreams]]\nname = "${name}"\nurl = "http://127.0.0.1:${PORTS.stub}/${name}"\nkeys = ["one", "two"]\nmodels = ["gpt-*"]\n`)
+  .join("");
+const CONFIG = `data_dir = "data"\nmodels_dir = "models"\n${hosts}[metrics]\nlisten = "127.0.0.1:${PORTS.metrics}"\n[billing]\nenabled = true\n[egress]\nallow = ["127.0.0.0/8"]\n[webhooks]\nschedule = ["1s", "2h"]\n[agent]\nmodel = "talk"\n${upstreams}`;
 const MODELS = {
   "talk.toml": `slug = "talk"\ntitle = "Talk"\ndescription = "Answers in sentences."\noutput_type = "string"\n[runner]\ntype = "openai"\nkind = "chat"\nmodel = "talk"\nurl = "${stub}/v1"\n`,
   "caption.toml": `slug = "picture-caption"\ntitle = "Picture caption"\ndescription = "Says in one sentence what a picture shows."\noutput_type = "string"\n[request_schema]\ntype = "object"\nrequired = ["image"]\n[request_schema.properties.image]\ntype = "string"\ntitle = "Image"\nformat = "uri"\n[cost]\ntype = "fixed"\namount = 0.004\n[runner]\ntype = "http"\nurl = "${stub}/caption"\noutput = "/caption"\n`,
@@ -413,7 +416,7 @@ function withPalette(png) {
 // ----
 
 fs.mkdirSync(path.join(folder, "models"));
-fs.writeFileSync(path.join(folder, "config.toml"), CONFIG);
+fs.writeFileSync(path.join(folder, "config.toml"), CONFIG, { mode: 0o600 });
 for (const [name, text] of Object.entries(MODELS)) fs.writeFileSync(path.join(folder, "models", name), text);
 server.listen(PORTS.stub, "127.0.0.1");
 const service = spawn(orrery, ["--config", path.join(folder, "config.toml"), "serve"], { stdio: ["ignore", "ignore", "inherit"] });
