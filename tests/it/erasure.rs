@@ -46,8 +46,11 @@ async fn fill(service: &Service, provider: &Provider) {
     });
     let image = service.create_with("image-qr", fields).await;
     service.ended(&image).await;
+    service.manifest(&provider.manifest("kept", "/echo", "[cache]\nttl = '1h'\n"));
+    let kept = service.create("kept", json!({})).await;
+    service.ended(&kept).await;
     service.create("held", json!({})).await;
-    provider.arrived(1).await;
+    provider.arrived(2).await;
     let schedule = json!({"cron": "@daily", "inputs": {}});
     let path = format!("/v1/workflows/{workflow}/schedules");
     service.post(&path, &schedule).send().await.expect(201);

@@ -92,6 +92,7 @@ mod refusal_screens;
 mod reload;
 mod responses;
 mod responses_compact;
+mod result_cache;
 mod retention;
 mod role_screens;
 mod roles;

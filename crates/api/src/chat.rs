@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::doc::{Doc, ErrorForm, RequestDoc, ResponseDoc};
 use super::{Context, Services};
-use orrery_chat::{self as router, Answer, Beside, Caller, CatalogModel};
+use orrery_chat::{self as router, Answer, Beside, CacheOutcome, Caller, CatalogModel, Extras};
 use orrery_domain::chat::Operation;
 use orrery_domain::execution::Source;
 use orrery_domain::ids::{ExecutionId, KeyId};
@@ -31,11 +31,20 @@ pub(crate) const X_EXECUTION_ID: HeaderName = HeaderName::from_static("x-executi
 /// The header with the call's ID in the history.
 pub(crate) const EXECUTION: (&str, &str) = ("X-Execution-Id", "The ID of the call in the history");
 
+pub(crate) const X_ORRERY_CACHE: HeaderName = HeaderName::from_static("x-orrery-cache");
+
+/// The header with the outcome of the lookup in the result cache.
+pub(crate) const CACHE: (&str, &str) = (
+    "X-Orrery-Cache",
+    "`hit` if the result comes from the model's result cache, `miss` if it is new; absent if the \
+     model has no cache or the request is not repeatable",
+);
+
 /// The error responses for router calls. The status of an error from a model's server is forwarded.
 macro_rules! failures {
     ($answer:expr) => {
         &[
-            ResponseDoc { headers: &[EXECUTION], ..$answer },
+            ResponseDoc { headers: &[EXECUTION, $crate::chat::CACHE], ..$answer },
             ResponseDoc::error(402, "Insufficient balance"),
             ResponseDoc::error(403, "The model's server denied the request"),
             ResponseDoc::error(404, "Model not found"),
@@ -191,18 +200,31 @@ pub(crate) async fn respond_beside(
     let services = &context.services;
     let lease = services.bodies.lease(&context.request.peer);
     let asked = |id| context.origin(id);
-    Ok(match services.chat.call(caller, operation, body, lease, beside, asked).await? {
-        Answer::Whole { execution, body } => {
-            identified(execution, response::json_text(StatusCode::OK, body))
+    let extras = Extras { beside, skips_cache: context.skips_cache() };
+    Ok(match services.chat.call(caller, operation, body, lease, extras, asked).await? {
+        Answer::Whole { execution, cache, body } => {
+            let answer = identified(execution, response::json_text(StatusCode::OK, body));
+            with_cache(cache, answer)
         }
-        Answer::Stream { execution, pieces } => {
+        Answer::Stream { execution, cache, pieces } => {
             let pieces = stream::unfold(pieces, |mut pieces| async move {
                 let piece: Bytes = pieces.recv().await?;
                 Some((piece, pieces))
             });
-            identified(execution, sse::stream(pieces))
+            with_cache(cache, identified(execution, sse::stream(pieces)))
         }
     })
+}
+
+/// Adds the header with the outcome of the lookup in the result cache, if there was one.
+pub(crate) fn with_cache(outcome: Option<CacheOutcome>, mut answer: Response) -> Response {
+    let value = match outcome {
+        Some(CacheOutcome::Hit) => "hit",
+        Some(CacheOutcome::Miss) => "miss",
+        None => return answer,
+    };
+    answer.headers_mut().insert(X_ORRERY_CACHE, HeaderValue::from_static(value));
+    answer
 }
 
 /// Returns whether a request's model is the agent.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hyper::header::USER_AGENT;
+use hyper::header::{CACHE_CONTROL, USER_AGENT};
 
 use super::access::{self, Principal, bearer};
 use super::browser::Site;
@@ -131,6 +131,16 @@ impl Context {
             | Principal::Admin(_)
             | Principal::Operator(..) => Source::Api,
         }
+    }
+
+    /// Returns whether the request wants a new result, not one from the result cache:
+    /// `Cache-Control: no-cache`.
+    #[must_use]
+    pub fn skips_cache(&self) -> bool {
+        let values = self.request.headers.get_all(CACHE_CONTROL).into_iter();
+        let mut directives =
+            values.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
+        directives.any(|directive| directive.trim().eq_ignore_ascii_case("no-cache"))
     }
 
     /// Returns the trace origin of the request, which is stored with the execution that the request

@@ -70,8 +70,8 @@ pub(crate) fn allow_origin(headers: &mut HeaderMap, origin: HeaderValue) {
         header::ACCESS_CONTROL_EXPOSE_HEADERS,
         HeaderValue::from_static(
             "content-disposition, content-range, deprecation, etag, link, preference-applied, \
-             request-id, retry-after, warning, x-decision-method, x-error-hint, x-execution-id, x-request-id, x-session-id, \
-             x-task-id, x-total-count",
+             request-id, retry-after, warning, x-decision-method, x-error-hint, x-execution-id, \
+             x-orrery-cache, x-request-id, x-session-id, x-task-id, x-total-count",
         ),
     );
 }

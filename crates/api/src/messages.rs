@@ -100,10 +100,10 @@ async fn pass(context: &Context, body: Bytes) -> Result<Response, crate::Error> 
     let headers = MessageHeaders { beta, request_id: context.request.request_id.clone() };
     let asked = |id| context.origin(id);
     Ok(match services.chat.message(caller, body, headers, lease, asked).await? {
-        RouterAnswer::Whole { execution, body } => {
+        RouterAnswer::Whole { execution, body, .. } => {
             chat::identified(execution, response::json_text(StatusCode::OK, body))
         }
-        RouterAnswer::Stream { execution, pieces } => {
+        RouterAnswer::Stream { execution, pieces, .. } => {
             let pieces = stream::unfold(pieces, |mut pieces| async move {
                 let piece: Bytes = pieces.recv().await?;
                 Some((piece, pieces))

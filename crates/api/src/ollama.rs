@@ -22,7 +22,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::chat::{self, EXECUTION, X_EXECUTION_ID};
+use super::chat::{self, EXECUTION, X_EXECUTION_ID, X_ORRERY_CACHE};
 use super::completion::{self, Came, Incoming, Keeps};
 use super::doc::{Doc, RequestDoc, ResponseDoc};
 use super::{Context, Services};
@@ -267,10 +267,12 @@ async fn whole_of(answer: Response) -> Result<(hyper::http::response::Parts, Byt
     Ok((parts, body.collect().await.map_err(crate::Error::internal)?.to_bytes()))
 }
 
-/// Adds the ID of the call in the history.
+/// Adds the ID of the call in the history, and whether the answer comes from the cache.
 fn with_execution(mut answer: Response, headers: &HeaderMap) -> Response {
-    if let Some(id) = headers.get(X_EXECUTION_ID) {
-        answer.headers_mut().insert(X_EXECUTION_ID, id.clone());
+    for name in [X_EXECUTION_ID, X_ORRERY_CACHE] {
+        if let Some(value) = headers.get(&name) {
+            answer.headers_mut().insert(name, value.clone());
+        }
     }
     answer
 }

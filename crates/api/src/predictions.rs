@@ -10,7 +10,8 @@ use serde_json::value::to_raw_value;
 use super::body::{self, validation_error};
 use super::doc::{Doc, Kind, Param, RequestDoc, ResponseDoc};
 use super::idempotency_key::{self, Creation};
-use super::{Context, Role, Services, models};
+use super::{Context, Role, Services, chat, models};
+use orrery_chat::CacheOutcome;
 use orrery_domain::chain::Entry;
 use orrery_domain::execution::{self, Candidate, Execution, Source, Status, Work};
 use orrery_domain::ids::{ExecutionId, OrganizationId};
@@ -68,7 +69,13 @@ pub(crate) async fn create(mut context: Context) -> Result<Response, crate::Erro
 
 pub(crate) const RUN: Doc = Doc {
     responses: &[
-        ResponseDoc::json::<Ended<'static>>(200, "The prediction has ended, successfully or not"),
+        ResponseDoc {
+            headers: &[chat::CACHE],
+            ..ResponseDoc::json::<Ended<'static>>(
+                200,
+                "The prediction has ended, successfully or not",
+            )
+        },
         ResponseDoc {
             headers: &[MONITOR],
             ..ResponseDoc::json::<Accepted<'static>>(
@@ -85,8 +92,9 @@ pub(crate) const RUN: Doc = Doc {
     description: "Creates a prediction and returns when it has ended, with 200 whether it \
                   succeeded, failed or was cancelled: read `status`. If the prediction is still \
                   running after `limits.sync_wait` of the configuration, the response is 202 and \
-                  the prediction continues; poll it like any other prediction. Errors and \
-                  `Idempotency-Key` work as for `POST /v1/prediction`.",
+                  the prediction continues; poll it like any other prediction. A model with a result \
+                  cache may return an earlier output, unless the request has `Cache-Control: \
+                  no-cache`. Errors and `Idempotency-Key` work as for `POST /v1/prediction`.",
     ..CREATE
 };
 
@@ -115,7 +123,16 @@ pub(crate) async fn run(mut context: Context) -> Result<Response, crate::Error> 
         output_error: output.error,
         error: execution.fault.as_ref().map_or("", |fault| fault.cause.as_str()),
     };
-    Ok(response::json(StatusCode::OK, &body))
+    let cache = cache_outcome(services, &execution);
+    Ok(chat::with_cache(cache, response::json(StatusCode::OK, &body)))
+}
+
+/// Returns whether the output of a prediction comes from the result cache of its model; `None` if
+/// the model has no cache.
+fn cache_outcome(services: &Services, execution: &Execution) -> Option<CacheOutcome> {
+    let prediction = execution.prediction()?;
+    services.catalog.get(prediction.model())?.cache()?;
+    Some(if prediction.is_cached { CacheOutcome::Hit } else { CacheOutcome::Miss })
 }
 
 pub(crate) const GET: Doc = Doc {
@@ -274,6 +291,9 @@ async fn submit(context: &mut Context, route: &str) -> Result<ExecutionId, crate
     let (url, secret) = (new.webhook_url.as_ref(), new.webhook_secret.as_ref());
     body::warn_of_secret_alone(&context.request, url, secret);
     let mut submission = check(services, caller, context.source(), new).await?;
+    if let Work::Prediction(prediction) = &mut submission.work {
+        prediction.skips_cache = context.skips_cache();
+    }
     let id = submission.id;
     submission.origin = context.origin(id);
     let commit = claim.commit(StoredResponse::created(id))?;

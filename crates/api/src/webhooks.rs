@@ -241,7 +241,12 @@ pub(crate) async fn test(mut context: Context) -> Result<Response, crate::Error>
         error: "",
         error_cause: None,
         started_at: services.clock.now().into(),
-        metrics: Metrics { predict_time: Some(0.0), queue_time: Some(0.0), cost: 0.0 },
+        metrics: Metrics {
+            predict_time: Some(0.0),
+            queue_time: Some(0.0),
+            cost: 0.0,
+            cached: None,
+        },
         test: Some(true),
     };
     let sample = serde_json::to_string(&sample).map_err(crate::Error::internal)?;

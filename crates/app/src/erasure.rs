@@ -19,7 +19,7 @@ const RETRY: Duration = Duration::from_secs(60);
 const BATCH_MAX: usize = 256;
 
 /// The tables whose keys begin with the organization and whose rows may be left over.
-const OF_ORGANIZATION: [Table; 33] = [
+const OF_ORGANIZATION: [Table; 34] = [
     Table::ApiKeyId,
     Table::KeyUse,
     Table::Execution,
@@ -53,6 +53,7 @@ const OF_ORGANIZATION: [Table; 33] = [
     Table::BulkJob,
     Table::Response,
     Table::ResponseCount,
+    Table::CachedResult,
 ];
 
 /// Erases the data of deleted organizations until shutdown.

@@ -16,6 +16,7 @@ use std::time::Duration;
 use orrery_api::{Keep, Services};
 use orrery_domain::ids::{FileId, Id, PayloadId};
 use orrery_domain::time::{Now, Timestamp};
+use orrery_records::result_cache::ResultCache;
 use orrery_runtime::{self as runtime, Clock, Tasks};
 use orrery_storage::{Commit, Key, SweepOptions, Swept, Table};
 
@@ -263,6 +264,7 @@ fn report<E: std::fmt::Display>(what: &str, swept: Result<usize, E>) {
 async fn apply_retention(services: &Services) -> anyhow::Result<()> {
     let keep = services.live.load().keep;
     let now = services.clock.believed();
+    let results = ResultCache::new(services.store.clone(), services.clock.clone());
     for organization in services.accounts.organizations().await? {
         if let Some(cutoff) = now.before(keep.deliveries) {
             let swept = services.outbox.purge_before(organization.id, cutoff).await;
@@ -270,6 +272,7 @@ async fn apply_retention(services: &Services) -> anyhow::Result<()> {
         }
         let old = services.billing.usage().forget(organization.id, now).await;
         report("old usage counters", old);
+        report("expired results", results.sweep(organization.id).await);
         let unused = services.agent.forget_unused(organization.id, keep.sessions).await;
         report("unused sessions", unused);
         if let Some(cutoff) = now.before(keep.responses) {

@@ -31,7 +31,7 @@ use self::manifest::Manifest;
 pub use self::manifest::{Error, published_schema as manifest_schema};
 pub use self::openapi::openapi;
 use orrery_domain::chat::Operation;
-use orrery_domain::model::{OutputType, Pricing, Slug};
+use orrery_domain::model::{Cache, OutputType, Pricing, Slug};
 use orrery_domain::retry::Policy;
 use orrery_domain::spelling;
 use orrery_engine as engine;
@@ -60,6 +60,7 @@ pub struct Model {
     pub timeout: Duration,
     /// Retry policy for predictions.
     pub retry: Policy,
+    cache: Option<Cache>,
     pub runner: Arc<dyn Runner>,
     /// The runner's type, as written in manifests.
     pub runner_type: &'static str,
@@ -74,6 +75,12 @@ impl Model {
     #[must_use]
     pub fn is_utility(&self) -> bool {
         self.runner_type == builtin::TYPE.name
+    }
+
+    /// Returns the result cache; `None` if there is none, or if the outputs are files.
+    #[must_use]
+    pub fn cache(&self) -> Option<&Cache> {
+        self.cache.as_ref().filter(|_| !self.output_type.is_artefact())
     }
 
     /// Validates the input of a request and fills in the schema's defaults.
@@ -447,6 +454,7 @@ impl engine::Models for Catalog {
             output_type: model.output_type,
             pricing: model.pricing.clone(),
             retry: model.retry.clone(),
+            cache: model.cache().copied(),
         })
     }
 

@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::beside::Beside;
+use super::cached::{CacheOutcome, Slot};
 use super::ending::Ending;
 use super::error::{Error, Failure};
 use super::meter::Meter;
@@ -59,9 +60,17 @@ pub struct Caller {
 #[derive(Debug)]
 pub enum Answer {
     /// The complete answer as JSON.
-    Whole { execution: ExecutionId, body: Bytes },
+    Whole { execution: ExecutionId, cache: Option<CacheOutcome>, body: Bytes },
     /// Server-sent events, sent as they arrive. Dropping the receiver ends the call.
-    Stream { execution: ExecutionId, pieces: mpsc::Receiver<Bytes> },
+    Stream { execution: ExecutionId, cache: Option<CacheOutcome>, pieces: mpsc::Receiver<Bytes> },
+}
+
+/// What a request adds to a call.
+#[derive(Debug, Default)]
+pub struct Extras {
+    pub beside: Option<Beside>,
+    /// Whether the answer must be new, not from the result cache.
+    pub skips_cache: bool,
 }
 
 /// The channel for the response. The channel is closed if the client has disconnected.
@@ -82,6 +91,8 @@ pub(super) struct Call {
     reservation: Option<Reservation>,
     in_flight: InFlight,
     pub(super) beside: Option<Beside>,
+    /// Where the answer is cached; `None` if it is not.
+    pub(super) slot: Option<Slot>,
     /// `None` for a call whose client waits for the answer.
     deferred: Option<Deferred>,
     /// The request's body, which counts toward the budget while it is in memory.
@@ -128,6 +139,7 @@ pub(super) struct Came {
     pub(super) cost: Usd,
     pub(super) first_byte: Option<Duration>,
     pub(super) is_stream: bool,
+    pub(super) is_cached: bool,
     pub(super) content: Option<Box<RawValue>>,
     pub(super) finish_reasons: Vec<String>,
     /// The caller's part of the commit that records the call.
@@ -146,11 +158,11 @@ impl Chat {
         operation: Operation,
         body: Bytes,
         lease: Lease,
-        beside: Option<Beside>,
+        extras: Extras,
         asked: impl FnOnce(ExecutionId) -> Option<Arc<trace::Origin>>,
     ) -> Result<Answer, Error> {
         let request = Request::read(operation, &body)?;
-        self.answer(caller, request, body, lease, beside, asked).await
+        self.answer(caller, request, body, lease, extras, asked).await
     }
 
     /// Makes the call of a valid request.
@@ -160,15 +172,26 @@ impl Chat {
         request: Request,
         body: Bytes,
         lease: Lease,
-        beside: Option<Beside>,
+        extras: Extras,
         asked: impl FnOnce(ExecutionId) -> Option<Arc<trace::Origin>>,
     ) -> Result<Answer, Error> {
         let id = new_id();
         let trace = Trace::new(id, asked(id));
         let created_at = self.inner.clock.now();
         let start = Start { caller, request, body, lease, id, trace, created_at };
-        let (mut call, candidates) = self.prepare(start).await?;
-        call.beside = beside;
+        let candidates = self.choose(&start).await?;
+        let Extras { beside, skips_cache } = extras;
+        let slot = Slot::of(caller, &start.request, &candidates);
+        if let (Some(slot), Some(first)) = (&slot, candidates.first())
+            && !skips_cache
+            && let Some(found) = slot.find(&self.inner, &start.request).await
+        {
+            let mut call = self.admit_start(start, 0, Price::default()).await?;
+            call.beside = beside;
+            return call.answer_from_cache(first, found).await;
+        }
+        let mut call = self.admit_for(start, &candidates).await?;
+        (call.beside, call.slot) = (beside, slot);
         let (reply, answer) = oneshot::channel();
         // Even if the client disconnects, its usage is recorded.
         let organization = caller.organization;
@@ -258,25 +281,43 @@ impl Chat {
 
     /// Admits a call, and chooses the models to try.
     async fn prepare(&self, start: Start) -> Result<(Call, Vec<Candidate>), Error> {
+        let candidates = self.choose(&start).await?;
+        Ok((self.admit_for(start, &candidates).await?, candidates))
+    }
+
+    /// Chooses the models to try, all of which the key may use.
+    async fn choose(&self, start: &Start) -> Result<Vec<Candidate>, Error> {
+        let Start { caller, request, .. } = start;
+        let mut ids = Vec::with_capacity(1 + request.models.len());
+        for id in std::iter::once(&request.model).chain(&request.models) {
+            ids.push(self.inner.named(id).await);
+        }
+        let candidates = self.inner.route(caller.organization, request, &ids).await?;
+        for named in &ids {
+            self.inner.check_model(caller.key, &named.asked, named.model())?;
+        }
+        Ok(candidates)
+    }
+
+    /// Admits a call to one of these models.
+    async fn admit_for(&self, start: Start, candidates: &[Candidate]) -> Result<Call, Error> {
+        let request = &start.request;
+        let tokens = candidates.iter().map(|one| one.allowance(request).tokens().total());
+        let tokens = tokens.max().unwrap_or(0);
+        let price = dearest(candidates, request);
+        self.admit_start(start, tokens, price).await
+    }
+
+    /// Admits a call that uses at most this many tokens and costs at most this price.
+    async fn admit_start(&self, start: Start, tokens: u64, price: Price) -> Result<Call, Error> {
         let Start { caller, request, body, lease, id, trace, created_at } = start;
         let inner = Arc::clone(&self.inner);
         let Caller { organization, key, .. } = caller;
-        let mut ids = Vec::with_capacity(1 + request.models.len());
-        for id in std::iter::once(&request.model).chain(&request.models) {
-            ids.push(inner.named(id).await);
-        }
-        let candidates = inner.route(organization, &request, &ids).await?;
-        for named in &ids {
-            inner.check_model(key, &named.asked, named.model())?;
-        }
-        let tokens = candidates.iter().map(|one| one.allowance(&request).tokens().total());
-        let tokens = tokens.max().unwrap_or(0);
         let in_flight = inner.tokens.admit(organization, key, tokens).await?;
         let keeps = inner.options.keep_content;
-        let price = dearest(&candidates, &request);
         let reservation =
             inner.engine.admit_call(Payer { organization, key }, price, keeps).await?;
-        let call = Call {
+        Ok(Call {
             id,
             trace,
             started: runtime::monotonic_now(),
@@ -287,11 +328,11 @@ impl Chat {
             reservation,
             in_flight,
             beside: None,
+            slot: None,
             deferred: None,
             inner,
             body,
-        };
-        Ok((call, candidates))
+        })
     }
 }
 

@@ -49,6 +49,7 @@ impl Ending<'_> {
             tokens: came.tokens,
             media: came.media,
             is_priced: candidate.price.is_known(),
+            is_cached: came.is_cached,
             first_byte_ms,
         };
         Execution {

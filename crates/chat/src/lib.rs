@@ -36,6 +36,7 @@ pub mod media;
 mod aliases;
 mod allowance;
 mod beside;
+mod cached;
 mod call;
 mod content;
 mod count;
@@ -57,7 +58,8 @@ mod upstreams;
 mod whole;
 
 pub use self::beside::Beside;
-pub use self::call::{Answer, Caller, Finished};
+pub use self::cached::CacheOutcome;
+pub use self::call::{Answer, Caller, Extras, Finished};
 pub use self::error::{Error, Failure, Said};
 pub use self::models::{CatalogModel, ModelCatalog, UpstreamList};
 pub use self::part::{Admission, BoundModel, Completion};

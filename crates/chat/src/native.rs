@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::call::{Answer, Caller};
+use super::call::{Answer, Caller, Extras};
 use super::error::Error;
 use super::request::{Form, MessageHeaders, Request};
 use super::service::Chat;
@@ -58,7 +58,7 @@ impl Chat {
         asked: impl FnOnce(ExecutionId) -> Option<Arc<trace::Origin>>,
     ) -> Result<Answer, Error> {
         let request = Request::read_message(&body, headers)?;
-        self.answer(caller, request, body, lease, None, asked).await
+        self.answer(caller, request, body, lease, Extras::default(), asked).await
     }
 
     /// Makes a call in the format of OpenAI's Responses API. The events of a stream have no names.
@@ -74,6 +74,6 @@ impl Chat {
         asked: impl FnOnce(ExecutionId) -> Option<Arc<trace::Origin>>,
     ) -> Result<Answer, Error> {
         let request = Request::read_response(&body)?;
-        self.answer(caller, request, body, lease, None, asked).await
+        self.answer(caller, request, body, lease, Extras::default(), asked).await
     }
 }

@@ -91,7 +91,8 @@ impl Call {
     pub(super) async fn relay(self, candidate: Candidate, opened: Opened, reply: Reply) {
         let (sender, pieces) = mpsc::channel(PIECES_MAX);
         // If the client has disconnected, the receiver is dropped, and the stream ends at once.
-        let _unsent = reply.send(Ok(Answer::Stream { execution: self.id, pieces }));
+        let _unsent =
+            reply.send(Ok(Answer::Stream { execution: self.id, cache: self.cache_miss(), pieces }));
         let keeps = keeps_content(&self.inner, self.request.operation);
         let mut relay = Relay {
             name: candidate.name.clone(),

@@ -20,6 +20,8 @@ use orrery_wire::request::{Mismatch, field_names, read};
 
 /// The option that requests the usage at the end of a stream.
 const INCLUDE_USAGE: &str = "include_usage";
+/// The fields that determine only whether and how an answer is streamed.
+const STREAMING: [&str; 2] = ["stream", "stream_options"];
 /// The path of OpenAI's Responses API under the `/v1` of a server.
 const RESPONSES: &str = "/responses";
 /// The path of Anthropic's Messages API under the `/v1` of a server.
@@ -308,6 +310,22 @@ impl Request {
             body.set("stream_options", &own)?;
         }
         Ok(body.text()?.into())
+    }
+
+    /// Returns JSON that is the same for equal requests, whether or not they want a stream; `None`
+    /// if equal requests may get different answers.
+    #[must_use]
+    pub(crate) fn repeatable(&self) -> Option<Vec<u8>> {
+        let is_fixed = || self.fields.get("seed").is_some();
+        let is_greedy = || self.fields.value("temperature") == Some(0.0);
+        if self.form != Form::Chat || (self.operation.writes_text() && !is_greedy() && !is_fixed())
+        {
+            return None;
+        }
+        let fields = self.fields.fields().filter(|(name, _)| !STREAMING.contains(name));
+        let mut fields: Vec<(&str, &str)> = fields.collect();
+        fields.sort_unstable();
+        serde_json::to_vec(&fields).ok()
     }
 
     /// Returns whether the client set any of the `stream_options` other than the option that the

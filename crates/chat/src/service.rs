@@ -14,6 +14,7 @@ use orrery_domain::model::Pricing;
 use orrery_engine::Engine;
 use orrery_http::client::Client;
 use orrery_records::chains::Chains;
+use orrery_records::result_cache::ResultCache;
 use orrery_runtime::{Clock, Tasks};
 use orrery_storage::{self as storage, Store};
 
@@ -72,6 +73,7 @@ pub(super) struct Inner {
     pub(super) tokens: TokenBudgets,
     pub(super) upstreams: Upstreams,
     pub(super) aliases: Aliases,
+    pub(super) results: ResultCache,
 }
 
 impl Inner {
@@ -96,6 +98,7 @@ impl Chat {
     pub fn new(dependencies: Dependencies, mut options: Options) -> Self {
         let Dependencies { store, clock, tasks, catalog, chains, engine, client } = dependencies;
         let policies = engine.policies().clone();
+        let results = ResultCache::new(store.clone(), clock.clone());
         let tokens = TokenBudgets::new(store, clock.clone(), policies, options.tokens_per_day);
         let upstreams = Upstreams::new(std::mem::take(&mut options.upstreams));
         let aliases = Aliases::of(&options.aliases);
@@ -111,6 +114,7 @@ impl Chat {
                 tokens,
                 upstreams,
                 aliases,
+                results,
             }),
         }
     }

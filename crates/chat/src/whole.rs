@@ -130,10 +130,14 @@ impl Call {
             Form::Chat | Form::Messages => with_cost(&mut answer, came.tokens, came.cost),
         });
         let body = body.map(Bytes::from);
-        let beside = match (&body, self.beside.take()) {
+        let mut beside = match (&body, self.beside.take()) {
             (Ok(body), Some(beside)) => beside.commit(execution, body.clone()).await,
             (Ok(_), None) | (Err(_), _) => Commit::new(),
         };
+        let cache = self.cache_miss();
+        if let (Ok(body), Some(slot)) = (&body, &self.slot) {
+            slot.add(&self.inner, &candidate, body, &mut beside);
+        }
         let content = meter.take_content();
         let finish_reasons = meter.take_finish_reasons();
         let first_byte = Some(first_byte);
@@ -141,7 +145,7 @@ impl Call {
         candidate.count(&End::Done, came.cost, self.inner.clock.now());
         let recorded = self.record(&candidate, &End::Done, came).await;
         let replied = match (recorded, body) {
-            (Ok(()), Ok(body)) => Ok(Answer::Whole { execution, body }),
+            (Ok(()), Ok(body)) => Ok(Answer::Whole { execution, cache, body }),
             (Err(error), _) => Err(error.into()),
             (Ok(()), Err(error)) => {
                 let message = format!("failed to serialize the answer: {error}");

@@ -29,6 +29,25 @@ pub struct Chain {
     pub updated_at: Timestamp,
 }
 
+/// A model of a prediction's copy of a chain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// The model's slug.
+    pub model: String,
+    /// The template of the model's input, in which `{{input.NAME}}` refers to the execution's
+    /// input. `None` means that the input is passed on unchanged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_map: Option<Map<String, Value>>,
+}
+
+impl Candidate {
+    /// Creates the chain entry of a model that receives the input unchanged.
+    #[must_use]
+    pub fn new(model: impl Into<String>) -> Self {
+        Self { model: model.into(), input_map: None }
+    }
+}
+
 /// A fallback model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

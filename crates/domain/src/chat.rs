@@ -108,6 +108,9 @@ pub struct Call {
     pub media: Media,
     /// Whether the model has a price; otherwise the call is free.
     pub is_priced: bool,
+    /// Whether the answer comes from the result cache.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_cached: bool,
     /// Time from the request to the first byte of the response; `None` if there was no response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_byte_ms: Option<u64>,

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
 use super::agent;
 use super::attempt::{Attempt, Outcome};
+pub use super::chain::Candidate;
 use super::chat;
 use super::decision;
 use super::delivery::Webhook;
@@ -111,25 +111,6 @@ impl Source {
             Self::Schedule => "schedule",
             Self::Workflow => "workflow",
         }
-    }
-}
-
-/// One model of a fallback chain.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Candidate {
-    /// The model's slug.
-    pub model: String,
-    /// The template of the model's input, in which `{{input.NAME}}` refers to the execution's
-    /// input. `None` means that the input is passed on unchanged.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub input_map: Option<Map<String, Value>>,
-}
-
-impl Candidate {
-    /// Creates the chain entry of a model that receives the input unchanged.
-    #[must_use]
-    pub fn new(model: impl Into<String>) -> Self {
-        Self { model: model.into(), input_map: None }
     }
 }
 
@@ -239,6 +220,12 @@ pub struct Prediction {
     /// The schedule that started the prediction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<ScheduleId>,
+    /// Whether the request wants a new result, not one from the result cache.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub skips_cache: bool,
+    /// Whether the output comes from the result cache.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_cached: bool,
 }
 
 /// A step of another execution.
@@ -367,6 +354,8 @@ impl Prediction {
             logs: None,
             step: None,
             schedule: None,
+            skips_cache: false,
+            is_cached: false,
         }
     }
 

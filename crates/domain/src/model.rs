@@ -110,6 +110,37 @@ impl OutputType {
     }
 }
 
+/// The result cache of a model: the manifest's `[cache]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cache {
+    /// How long a result is used.
+    pub ttl: Duration,
+    pub scope: CacheScope,
+    /// The SHA-256 of the manifest, so that a changed model gives no earlier results.
+    pub version: [u8; 32],
+}
+
+/// Who shares the results in a cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CacheScope {
+    Organization,
+    Key,
+}
+
+impl CacheScope {
+    /// All scopes.
+    pub const ALL: [Self; 2] = [Self::Organization, Self::Key];
+
+    /// Returns the name that is used in the manifest.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Organization => "organization",
+            Self::Key => "key",
+        }
+    }
+}
+
 /// The resource usage of a run, as reported by its runner. Unknown figures are `None`.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Usage {

@@ -105,6 +105,9 @@ pub struct Step {
     pub logs: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<Arc<HttpResponse>>,
+    /// Whether the output comes from the result cache of a model.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_cached: bool,
     /// The source of the event that the step waited for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event: Option<EventSource>,
@@ -191,6 +194,7 @@ impl Step {
             answer: None,
             event: None,
             prediction: None,
+            is_cached: false,
             child: None,
             started_at: now,
             completed_at: None,

@@ -30,6 +30,7 @@ use orrery_http::client::Client;
 use orrery_records::billing::Billing;
 use orrery_records::files::Files;
 use orrery_records::limits;
+use orrery_records::result_cache::ResultCache;
 use orrery_runtime::{Clock, Tasks};
 use orrery_storage::{Page, Store};
 use orrery_webhooks::Endpoints;
@@ -121,6 +122,7 @@ pub(super) struct Inner {
     pub(super) plans: Arc<dyn Plans>,
     pub(super) client: Client,
     pub(super) files: Files,
+    pub(super) results: ResultCache,
     pub(super) endpoints: Endpoints,
     pub(super) on_delivery: OnDelivery,
     pub(super) on_end: OnceLock<OnEnd>,
@@ -215,6 +217,7 @@ impl Engine {
             scheduler: Arc::clone(&scheduler),
             active: active.clone(),
         };
+        let results = ResultCache::new(store.clone(), clock.clone());
         let inner = Inner {
             store,
             clock,
@@ -225,6 +228,7 @@ impl Engine {
             plans,
             client,
             files,
+            results,
             endpoints,
             on_delivery,
             on_end: OnceLock::new(),

@@ -9,7 +9,7 @@ use serde_json::Value;
 use orrery_domain::attempt::Failure;
 use orrery_domain::definition::Plan;
 use orrery_domain::ids::{OrganizationId, RevisionId, WorkflowId};
-use orrery_domain::model::{OutputType, Pricing};
+use orrery_domain::model::{Cache, OutputType, Pricing};
 use orrery_domain::retry::Policy;
 use orrery_domain::secret::Values;
 use orrery_runners::Runner;
@@ -31,6 +31,8 @@ pub struct ModelSpec {
     pub pricing: Option<Pricing>,
     /// Retry policy of predictions. Workflow steps have their own retry policies.
     pub retry: Policy,
+    /// The result cache; `None` if results are not cached.
+    pub cache: Option<Cache>,
 }
 
 /// A future that resolves to a validated input, or to an error message.

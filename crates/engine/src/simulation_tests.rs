@@ -164,6 +164,7 @@ impl Models for Script {
             output_type: if slug == "draws" { OutputType::Image } else { OutputType::Object },
             pricing: Some(Pricing::Fixed { amount: Usd::from_micros(100) }),
             retry: if slug == "flaky" { quickly() } else { Policy::once() },
+            cache: None,
         })
     }
 

@@ -9,6 +9,7 @@
 //! | [`secrets`] | named secrets, sealed at rest |
 //! | [`schedules`] | schedules: a firing is decided and its work started in one commit |
 //! | [`idempotency`] | the first responses to repeated requests |
+//! | [`result_cache`] | results of models with a cache, by a hash of the request |
 //! | [`files`] | stored files, by digest, each with a URL |
 //! | [`chains`] | fallback chains |
 //! | [`audit`] | the audit log, written in the commit of the audited change |
@@ -28,6 +29,7 @@ pub mod idempotency;
 pub mod key_policies;
 pub mod limits;
 pub mod members;
+pub mod result_cache;
 pub mod schedules;
 pub mod secrets;
 pub mod signed_urls;

@@ -90,6 +90,7 @@ impl Background {
             tokens: Tokens::default(),
             media: Media::default(),
             is_priced: false,
+            is_cached: false,
             first_byte_ms: None,
         };
         let submission = Submission {

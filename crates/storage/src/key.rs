@@ -171,6 +171,8 @@ tables! {
     ResponseCount = b'x',
     /// The number and bytes of executions' descendants, by root: counters.
     Tree = b'0',
+    /// Cached results and their expiry times, by organization and slot.
+    CachedResult = b'{',
 }
 
 /// Returns the name of a key's table.

@@ -68,7 +68,8 @@ const COMMIT_SECONDS: [f64; 11] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5];
 
 /// Counters with labels. Each of their series starts at the first event.
-const LABELLED: [&str; 6] = [
+const LABELLED: [&str; 7] = [
+    "orrery_cache_lookups_total",
     "orrery_endpoint_requests_total",
     "orrery_upstream_requests_total",
     "orrery_requests_total",
@@ -212,6 +213,10 @@ fn describe_counters() {
             "Spans not exported; an execution whose spans were never derived counts as one",
         ),
         ("orrery_sweeps_refused_total", "Retention sweeps skipped because of an implausible clock"),
+        (
+            "orrery_cache_lookups_total",
+            "Lookups in the result cache, by kind of call and outcome: hit or miss",
+        ),
         ("orrery_kept_log_given_up_total", "Abandoned chains of the log archive"),
         ("orrery_backup_failures_total", "Failed scheduled backups"),
         ("orrery_backup_after_failures_total", "Failed runs of backup.after"),

@@ -117,6 +117,9 @@ pub struct Call {
     pub images: Option<u64>,
     /// Whether the model has a price. Otherwise, the call is free.
     pub priced: bool,
+    /// True if the answer comes from the result cache of the model. Absent otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cached: Option<bool>,
     /// Seconds from the request to the first byte of the answer.
     pub first_byte_time: Option<f64>,
 }
@@ -163,6 +166,7 @@ impl From<&chat::Call> for Call {
             characters: call.media.characters,
             images: call.media.images,
             priced: call.is_priced,
+            cached: call.is_cached.then_some(true),
             first_byte_time: first_byte.map(|time| time.as_secs_f64()),
         }
     }

@@ -191,6 +191,9 @@ pub struct Metrics {
     pub queue_time: Option<f64>,
     /// The cost so far, in US dollars.
     pub cost: f64,
+    /// True if the output comes from the result cache of the model. Absent otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cached: Option<bool>,
 }
 
 /// The parts of a prediction's view that the execution record does not contain.
@@ -253,6 +256,7 @@ impl From<&Execution> for Metrics {
             predict_time: execution.run_time().map(|span| span.as_secs_f64()),
             queue_time: execution.queue_time().map(|span| span.as_secs_f64()),
             cost: execution.cost.dollars(),
+            cached: execution.prediction().filter(|one| one.is_cached).map(|_| true),
         }
     }
 }

@@ -56,11 +56,11 @@ pub(super) async fn create(
     let services = &context.services;
     let asked = |id| context.origin(id);
     match services.chat.respond(caller, body, lease.sibling(), asked).await? {
-        Answer::Whole { execution, body } => {
+        Answer::Whole { execution, body, .. } => {
             let response = kept.keep(services, execution, body).await?;
             Ok(identified(execution, response::json(StatusCode::OK, &response)))
         }
-        Answer::Stream { execution, pieces } => {
+        Answer::Stream { execution, pieces, .. } => {
             let stream = Stream {
                 services: Arc::clone(services),
                 execution,

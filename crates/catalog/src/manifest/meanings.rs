@@ -50,6 +50,17 @@ const MEANINGS: &[(&str, &str)] = &[
     ("retry.backoff_multiplier", "The factor by which each further delay grows."),
     ("retry.max_delay_seconds", "The longest delay."),
     ("retry.retry_on", "The error classes after which another attempt is made."),
+    (
+        "cache",
+        "Keeps the results of successful runs. A request with the same input gets the kept result, \
+         at no cost.",
+    ),
+    ("cache.ttl", "How long a result is used, such as `1h`."),
+    (
+        "cache.scope",
+        "`organization`: all API keys of an organization share the results. `key`: each key has \
+         its own.",
+    ),
     ("runner", "How the model runs."),
     ("runner.type", "The type of the runner, which determines the other keys."),
     ("runner.name", "The built-in model."),

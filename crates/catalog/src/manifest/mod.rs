@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use orrery_config as config;
 use orrery_config::reader::{Reader, Section, read_file};
@@ -20,7 +21,7 @@ use orrery_config::values::{
     self, duration, json, number, one_of, parsed, problem, string, text, whole,
 };
 use orrery_domain::classify::ErrorClass;
-use orrery_domain::model::{OutputType, Pricing, Rates, Slug};
+use orrery_domain::model::{Cache, CacheScope, OutputType, Pricing, Rates, Slug};
 use orrery_domain::money::Usd;
 use orrery_domain::retry::{self, Policy};
 use orrery_domain::spelling;
@@ -42,6 +43,8 @@ const MODEL_FILE_TIMEOUT: Duration = Duration::from_secs(600);
 const TITLE_CHARS_MAX: usize = 100;
 /// Maximum amount and rate, in dollars.
 const DOLLARS_MAX: f64 = 1e6;
+const CACHE_TTL_MIN: Duration = Duration::from_secs(1);
+const CACHE_TTL_MAX: Duration = Duration::from_secs(86_400 * 366);
 /// JSON pointer to the cost in a response, unless the manifest specifies another one.
 const DEFAULT_COST_REPORT: &str = "/metrics/cost";
 
@@ -74,6 +77,8 @@ pub(crate) struct Manifest {
     pub queue_limit: usize,
     /// Retry policy for predictions.
     pub retry: Policy,
+    /// `None` if results are not cached.
+    pub cache: Option<Cache>,
     /// The request schema; `None` means the schema that the model reports, or any object.
     pub schema: Option<Arc<Schema>>,
     pub pricing: Option<Pricing>,
@@ -143,6 +148,7 @@ pub(crate) fn of_model_file(path: &Path) -> Option<Manifest> {
         timeout: MODEL_FILE_TIMEOUT,
         queue_limit: DEFAULT_QUEUE_LIMIT,
         retry: Policy::once(),
+        cache: None,
         schema: None,
         pricing: None,
         cost_report: DEFAULT_COST_REPORT.to_owned(),
@@ -192,10 +198,21 @@ fn parse(text: &str, folder: &Path) -> Result<Manifest, Vec<config::Error>> {
     let folder = config::absolute(folder);
     let reader = Reader::new(text);
     let document = reader.document();
-    let manifest = Section::root(&reader, &document, |root| manifest(root, &folder));
+    let mut manifest = Section::root(&reader, &document, |root| manifest(root, &folder));
     drop(document);
     let (errors, _known) = reader.finish();
+    if let Some(cache) = manifest.as_mut().and_then(|manifest| manifest.cache.as_mut()) {
+        cache.version = version_of(text);
+    }
     manifest.filter(|_| errors.is_empty()).ok_or(errors)
+}
+
+/// Returns the SHA-256 of a manifest's keys and values; comments and the order of the keys do not
+/// count.
+fn version_of(text: &str) -> [u8; 32] {
+    let mut document: Value = toml::from_str(text).unwrap_or_default();
+    document.sort_all_objects();
+    Sha256::digest(document.to_string()).into()
 }
 
 /// Returns the JSON Schema for manifests, which editors use. The schema describes what [`read`]
@@ -245,6 +262,11 @@ fn manifest(root: &mut Section<'_>, folder: &Path) -> Option<Manifest> {
     let written = schema(root, folder);
     let cost = root.optional_section("cost", cost);
     let retry = root.optional_section("retry", |section| Some(retry(section)));
+    let cache = root.optional_section("cache", cache);
+    if cache.is_some() && output_type.is_some_and(OutputType::is_artefact) {
+        let message = "`cache`: outputs that are files are not cached, because files expire";
+        root.error("cache", message.to_owned());
+    }
     let runner = root.required_section("runner", |section| options::read(section, folder))?;
     if !runner.options.is_self_describing() {
         root.need("output_type");
@@ -262,6 +284,7 @@ fn manifest(root: &mut Section<'_>, folder: &Path) -> Option<Manifest> {
         timeout,
         queue_limit,
         retry: retry.unwrap_or_else(Policy::once),
+        cache,
         schema: written.or_else(|| of_runner(root, &runner)),
         pricing,
         cost_report: report.flatten().unwrap_or_else(|| DEFAULT_COST_REPORT.to_owned()),
@@ -356,6 +379,14 @@ fn retry(section: &mut Section<'_>) -> Policy {
         retry_on: section.optional("retry_on", classes),
     };
     written.policy()
+}
+
+/// Parses `[cache]`. The version is set once the whole manifest is read.
+fn cache(section: &mut Section<'_>) -> Option<Cache> {
+    let ttl = section.required("ttl", duration(CACHE_TTL_MIN..=CACHE_TTL_MAX));
+    let scope = one_of(&CacheScope::ALL, CacheScope::as_str);
+    let scope = section.get("scope", CacheScope::Organization, scope);
+    Some(Cache { ttl: ttl?, scope, version: [0; 32] })
 }
 
 /// Parses `[cost]`. Each cost type has its own keys; `report` is allowed with both.

@@ -64,6 +64,16 @@ fn manifest_error_names_its_position_and_nearest_key() {
             "11:13 `retry.retry_on`: expected one of \"content_moderation\", ",
         ),
         (with("[cost]", "[retry]\ndelay = 1\n[cost]"), "11:1 unknown key `retry.delay`"),
+        (with("[cost]", "[cache]\n[cost]"), "10:1 `cache.ttl` is missing"),
+        (with("[cost]", "[cache]\nttl = '0s'\n[cost]"), "11:7 `cache.ttl`: expected a time"),
+        (
+            with("[cost]", "[cache]\nttl = '1h'\nscope = 'all'\n[cost]"),
+            "12:9 `cache.scope`: expected one of \"organization\", \"key\"",
+        ),
+        (
+            with("\"string\"", "\"image\"").replace("[cost]", "[cache]\nttl = '1h'\n[cost]"),
+            "10:1 `cache`: outputs that are files are not cached, because files expire",
+        ),
         (with("required = [\"image\"]", "\"$ref\" = \"http://a/\""), "leaves the document"),
         (with("output_type = \"string\"", ""), "1:1 `output_type` is missing"),
         (with("\"string\"", "\"text\""), "4:15 `output_type`: expected one of \"string\", "),
@@ -385,4 +395,21 @@ fn schema_accepts_what_the_parser_accepts_for_each_runner() {
         assert_eq!(parse(&text, Path::new("/")).is_ok(), is_good, "{text}");
         assert_eq!(validator.is_valid(&json(&text)), is_good, "{text}");
     }
+}
+
+#[test]
+fn manifest_cache_version_depends_on_keys_and_values_only() {
+    let with = |cache: &str| GOOD.replace("[cost]", &format!("[cache]\nttl = '1h'\n{cache}[cost]"));
+    let cache = |text: &str| parse(text, Path::new(".")).unwrap().cache.unwrap();
+    let first = cache(&with(""));
+    assert_eq!((first.ttl, first.scope), (Duration::from_secs(3600), CacheScope::Organization));
+    assert_ne!(first.version, [0; 32]);
+    assert_eq!(cache(&with("# a comment\n")), first);
+    let reordered = format!("{GOOD}[cache]\nttl = '1h'\n");
+    assert_eq!(cache(&reordered), first);
+    let own = cache(&with("scope = 'key'\n"));
+    assert_eq!(own.scope, CacheScope::Key);
+    assert_ne!(own.version, first.version);
+    assert_ne!(cache(&with("").replace("/predict", "/other")).version, first.version);
+    assert_eq!(parse(GOOD, Path::new(".")).unwrap().cache, None);
 }

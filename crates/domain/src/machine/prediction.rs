@@ -15,8 +15,9 @@ pub enum Event {
     /// The lane granted the prediction a permit. Repeated after a crash for predictions that were
     /// in flight.
     Dispatched,
-    /// The runner returned an output. `attempt` is the fencing token.
-    Succeeded { attempt: u32, output: Payload, cost: Usd, logs: Option<String> },
+    /// The runner, or with `is_cached` the result cache, returned an output. `attempt` is the
+    /// fencing token.
+    Succeeded { attempt: u32, output: Payload, cost: Usd, logs: Option<String>, is_cached: bool },
     /// The runner failed, timed out or panicked. `cost` is the cost that the runner reported
     /// despite the failure.
     Failed {
@@ -57,11 +58,12 @@ pub fn apply(execution: &mut Execution, event: Event, now: Timestamp) -> Vec<Eff
             execution.started_at.get_or_insert(now);
             vec![Effect::Start { attempt }]
         }
-        Event::Succeeded { attempt, output, cost, logs } => {
+        Event::Succeeded { attempt, output, cost, logs, is_cached } => {
             if !close_attempt(prediction, attempt, Outcome::Success, None, now) {
                 return Vec::new();
             }
             prediction.add_logs(logs);
+            prediction.is_cached = is_cached;
             execution.cost = execution.cost.plus(cost);
             execution.output = Some(output);
             finish(execution, Status::Success, now)

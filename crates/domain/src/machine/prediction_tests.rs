@@ -114,6 +114,7 @@ impl Machine {
                 output: payload(),
                 cost: Usd::from_micros(*cost),
                 logs: None,
+                is_cached: false,
             },
             Act::Fail { late_by, class, cost, tries } => Event::Failed {
                 attempt: attempt(*late_by),

@@ -1,4 +1,5 @@
-//! Attempts: makes one time-limited call to a model's runner, and stores its output.
+//! Attempts: makes one time-limited call to a model's runner, unless the result cache has its
+//! output, and stores the output.
 //!
 //! This module is used for predictions and for the model steps of workflows. This module never
 //! retries or commits.
@@ -20,13 +21,16 @@ use orrery_domain::attempt::Failure;
 use orrery_domain::chat::Tokens;
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::ids::OrganizationId;
+use orrery_domain::model::Usage;
 use orrery_domain::money::Usd;
 use orrery_domain::payload::Payload;
 use orrery_domain::trace::Trace;
+use orrery_records::billing::Payer;
 use orrery_records::files::{self, Origin};
+use orrery_records::result_cache::{Entry, RESULT_BYTES_MAX};
 use orrery_runners::{self as runners, Job, Progress};
 use orrery_runtime::{new_id, turns};
-use orrery_storage as storage;
+use orrery_storage::{self as storage, Commit};
 
 /// The stored output of a model.
 #[derive(Debug)]
@@ -36,6 +40,26 @@ pub(crate) struct StoredOutput {
     pub text: Box<RawValue>,
     pub tokens: Tokens,
     pub cost: Usd,
+    /// Whether the output comes from the result cache.
+    pub is_cached: bool,
+    /// The output for the result cache.
+    pub result: Option<NewResult>,
+}
+
+/// A new result for the cache, written in the commit that ends the attempt.
+#[derive(Debug)]
+pub(crate) struct NewResult {
+    entry: Entry,
+    output: Box<RawValue>,
+}
+
+/// A successful call.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    success: runners::Success,
+    is_cached: bool,
+    /// Where the output is cached; `None` if it is not, or if it comes from there.
+    entry: Option<Entry>,
 }
 
 /// Returns the failure of work whose model is no longer in the catalog.
@@ -134,17 +158,63 @@ pub async fn dry_run(
     (result, run_progress.take_logs())
 }
 
+/// Returns the entry of a call in the result cache; `None` if the model has no cache.
+fn entry_of(work: &ModelSpec, model: &str, payer: Payer, input: &Value) -> Option<Entry> {
+    let cache = work.cache.as_ref()?;
+    let mut input = input.clone();
+    input.sort_all_objects();
+    Some(Entry::new(payer, model, cache, "prediction", input.to_string().as_bytes()))
+}
+
 impl Inner {
+    /// Returns the output of an earlier call with the same input, if the model has a cache;
+    /// otherwise calls the runner. With `skips_cache`, always calls the runner.
+    ///
+    /// # Errors
+    /// As [`call_runner`].
+    pub(crate) async fn call_or_find(
+        &self,
+        work: &ModelSpec,
+        model: &str,
+        job: Job,
+        payer: Payer,
+        limit: Duration,
+        skips_cache: bool,
+    ) -> Result<Ran, runners::Error> {
+        let entry = entry_of(work, model, payer, &job.input);
+        if let Some(entry) = entry.as_ref().filter(|_| !skips_cache)
+            && let Some(found) = self.results.find(entry, "prediction").await
+            && let Ok(output) = serde_json::from_str(found.get())
+        {
+            let usage = Usage { cost: Some(Usd::ZERO), ..Usage::default() };
+            let success = runners::Success { output, usage, folder: None };
+            return Ok(Ran { success, is_cached: true, entry: None });
+        }
+        let success = call_runner(work, model, job, Some(payer.organization), limit).await?;
+        Ok(Ran { success, is_cached: false, entry })
+    }
+
+    /// Adds a new result to the commit that ends its attempt.
+    pub(crate) fn add_result(
+        &self,
+        commit: &mut Commit,
+        result: Option<NewResult>,
+    ) -> Result<(), storage::Error> {
+        let Some(NewResult { entry, output }) = result else { return Ok(()) };
+        self.results.add(commit, &entry, &output)
+    }
+
     /// Shapes an output according to its type, stores artifacts as files and large texts as
     /// payloads, and computes the cost. If an artifact cannot be stored, the attempt counts as
     /// failed.
     pub(crate) async fn store_output(
         &self,
-        success: runners::Success,
+        ran: Ran,
         origin: Origin<'_>,
         work: Option<&ModelSpec>,
         budget: &Budget,
     ) -> Result<Result<StoredOutput, Failure>, Error> {
+        let Ran { success, is_cached, entry } = ran;
         let mut output = success.output;
         if let Some(work) = work {
             output = shape_output(output, work.output_type);
@@ -168,8 +238,10 @@ impl Inner {
             .map_err(|error| orrery_storage::Error::malformed("output", error))?;
         Ok(match self.store_text(budget, origin.execution, text.clone()).await? {
             Ok(output) => {
+                let entry = entry.filter(|_| text.get().len() <= RESULT_BYTES_MAX);
+                let result = entry.map(|entry| NewResult { entry, output: text.clone() });
                 let text = self.files.render_links(origin.organization, text);
-                Ok(StoredOutput { output, text, tokens, cost })
+                Ok(StoredOutput { output, text, tokens, cost, is_cached, result })
             }
             Err(over) => Err(Failure::new(ErrorClass::InvalidModelConfig, over.to_string())),
         })

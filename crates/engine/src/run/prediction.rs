@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use crate::active::ActiveExecution;
 use crate::query::events::RunProgressSink;
 use crate::query::indexes;
-use crate::run::attempt::{StoredOutput, call_runner, model_removed};
+use crate::run::attempt::{NewResult, Ran, StoredOutput, model_removed};
 use crate::run::budget::Budget;
 use crate::run::outcome::webhook_body;
 use crate::{Error, Inner, ModelSpec, Models, rows};
@@ -57,7 +57,7 @@ impl Inner {
         let no_steps: Option<std::iter::Empty<_>> = None;
         let budget = self.budget(&execution, no_steps, None).await?;
         let digested = self.digest(&execution, attempt, report, logs, work.as_ref(), &budget);
-        let (event, output, tokens) = digested.await?;
+        let Digested { event, output, tokens, result } = digested.await?;
         let mut state = active.state.lock().await;
         let Some(loaded) = state.as_mut() else { return Ok(()) };
         let mut next = loaded.execution.clone();
@@ -73,6 +73,7 @@ impl Inner {
         };
         let mut commit = Commit::new();
         self.record_produced(&mut commit, next.organization, next.id, &budget);
+        self.add_result(&mut commit, result)?;
         let calls = Calls::part(model, tokens, Usd::ZERO);
         self.billing.count(&mut commit, Payer::of(&next), &calls);
         self.write(commit, &next, &effects, body).await?;
@@ -104,13 +105,13 @@ impl Inner {
         attempt: u32,
         work: Option<&ModelSpec>,
         input: &RawValue,
-    ) -> Result<runners::Success, runners::Error> {
+    ) -> Result<Ran, runners::Error> {
         let logs = Some((Arc::clone(self.news.event_logs()), Arc::clone(execution)));
         let progress = Arc::new(RunProgressSink {
             run_progress: Arc::clone(&active.run_progress),
             event_logs: logs,
         });
-        let run = run_model(&*self.models, execution, attempt, progress, work, input);
+        let run = self.run_model(execution, attempt, progress, work, input);
         tokio::pin!(run);
         tokio::select! {
             biased;
@@ -144,41 +145,75 @@ impl Inner {
         }
     }
 
-    /// Stores a runner's output and turns its report into an event. Also returns the JSON text of
-    /// the output for the webhook, and the tokens.
+    /// Stores a runner's output and turns its report into an event.
     async fn digest(
         &self,
         execution: &Execution,
         attempt: u32,
-        report: Result<runners::Success, runners::Error>,
+        report: Result<Ran, runners::Error>,
         logs: Option<String>,
         work: Option<&ModelSpec>,
         budget: &Budget,
-    ) -> Result<(Event, Option<Box<RawValue>>, Tokens), Error> {
+    ) -> Result<Digested, Error> {
         let attempt_key = &execution.attempt_key(attempt);
         let organization = execution.organization;
         let key = execution.key;
         let execution = execution.id;
         let origin = Origin { organization, key, execution, attempt_key };
         let kept = match report {
-            Ok(success) => {
-                self.store_output(success, origin, work, budget).await?.map_err(Into::into)
-            }
+            Ok(ran) => self.store_output(ran, origin, work, budget).await?.map_err(Into::into),
             Err(error) => Err(error),
         };
         match kept {
-            Ok(StoredOutput { output, text, tokens, cost }) => {
-                Ok((Event::Succeeded { attempt, output, cost, logs }, Some(text), tokens))
+            Ok(StoredOutput { output, text, tokens, cost, is_cached, result }) => {
+                let event = Event::Succeeded { attempt, output, cost, logs, is_cached };
+                Ok(Digested { event, output: Some(text), tokens, result })
             }
             Err(runners::Error { failure, cost }) => {
                 let cost = cost.unwrap_or(Usd::ZERO);
                 let policy = work.map(|work| work.retry.clone());
                 let retry = policy.map(|policy| Retry { policy, now: self.clock.steady() });
-                let failed = Event::Failed { attempt, failure, cost, logs, retry };
-                Ok((failed, None, Tokens::default()))
+                let event = Event::Failed { attempt, failure, cost, logs, retry };
+                Ok(Digested { event, output: None, tokens: Tokens::default(), result: None })
             }
         }
     }
+
+    async fn run_model(
+        &self,
+        execution: &Execution,
+        attempt: u32,
+        progress: Arc<dyn Progress>,
+        work: Option<&ModelSpec>,
+        input: &RawValue,
+    ) -> Result<Ran, runners::Error> {
+        let prediction = execution.prediction();
+        let model = prediction.map_or("", Prediction::model);
+        let Some(work) = work else { return Err(model_removed(model).into()) };
+        let input: Value = serde_json::from_str(input.get()).map_err(|error| damaged(&error))?;
+        let input = input_of(&*self.models, execution, input).await?;
+        let attempt_key = execution.attempt_key(attempt);
+        let job = Job {
+            trace: execution.trace().call(&attempt_key),
+            attempt_key,
+            input: Arc::new(input),
+            progress,
+            may_fall_back: prediction.is_some_and(Prediction::has_next),
+        };
+        let skips_cache = prediction.is_some_and(|prediction| prediction.skips_cache);
+        let payer = Payer::of(execution);
+        self.call_or_find(work, model, job, payer, work.timeout, skips_cache).await
+    }
+}
+
+/// The end of an attempt.
+struct Digested {
+    event: Event,
+    /// The JSON text of the output, for the webhook.
+    output: Option<Box<RawValue>>,
+    tokens: Tokens,
+    /// The output for the result cache.
+    result: Option<NewResult>,
 }
 
 /// Returns the failure of work whose stored input is lost or damaged.
@@ -189,29 +224,6 @@ fn lost_input(error: &storage::Error) -> Failure {
 /// Returns the failure of work whose stored input is not valid JSON.
 fn damaged(error: &dyn std::fmt::Display) -> Failure {
     Failure::new(ErrorClass::InternalError, format!("the stored input is damaged: {error}"))
-}
-
-async fn run_model(
-    models: &dyn Models,
-    execution: &Execution,
-    attempt: u32,
-    progress: Arc<dyn Progress>,
-    work: Option<&ModelSpec>,
-    input: &RawValue,
-) -> Result<runners::Success, runners::Error> {
-    let model = execution.prediction().map_or("", Prediction::model);
-    let Some(work) = work else { return Err(model_removed(model).into()) };
-    let input: Value = serde_json::from_str(input.get()).map_err(|error| damaged(&error))?;
-    let input = input_of(models, execution, input).await?;
-    let attempt_key = execution.attempt_key(attempt);
-    let job = Job {
-        trace: execution.trace().call(&attempt_key),
-        attempt_key,
-        input: Arc::new(input),
-        progress,
-        may_fall_back: execution.prediction().is_some_and(Prediction::has_next),
-    };
-    call_runner(work, model, job, Some(execution.organization), work.timeout).await
 }
 
 /// Returns the model's input. The first model of a chain receives the input that was validated at

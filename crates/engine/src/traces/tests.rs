@@ -146,6 +146,7 @@ fn span_of_chat_call_contains_messages_only_on_request() {
         tokens: Tokens { input: 9, output: 3, cached: 4, ..Tokens::default() },
         media: chat::Media::default(),
         is_priced: true,
+        is_cached: false,
         first_byte_ms: None,
     };
     let outline =

@@ -91,6 +91,8 @@ pub struct Success {
     pub answer: Option<Arc<HttpResponse>>,
     pub cost: Usd,
     pub logs: Option<String>,
+    /// Whether the output comes from the result cache of a model.
+    pub is_cached: bool,
 }
 
 /// An effect of an event.

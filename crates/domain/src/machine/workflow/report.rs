@@ -31,6 +31,7 @@ impl Change<'_> {
         }
         step.cost = step.cost.plus(success.cost);
         step.answer = success.answer;
+        step.is_cached = success.is_cached;
         append_logs(&mut step.logs, success.logs);
         self.execution.cost = self.execution.cost.plus(success.cost);
         self.progress.is_pressing = true;

@@ -162,7 +162,8 @@ impl Actor {
         self.children.remove(&child);
         Ok(Some(match outcome {
             Ok(output) => {
-                let success = Success { output, answer: None, cost: Usd::ZERO, logs: None };
+                let success =
+                    Success { output, answer: None, cost: Usd::ZERO, logs: None, is_cached: false };
                 Event::Succeeded { instance, attempt, success }
             }
             Err(fault) => {

@@ -36,7 +36,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::children::{Begun, NewChild};
 use self::memory::Memory;
-use self::runs::{Job, Report, Running};
+use self::runs::{Job, Report, Running, Used};
 use self::store::PendingEffects;
 use self::view::Values;
 use crate::active::{ActiveExecution, LoadedExecution};
@@ -44,7 +44,6 @@ use crate::run::budget::Budget;
 use crate::scheduler::lanes::Parking;
 use crate::trees::Tree;
 use crate::{Error, Inner};
-use orrery_domain::chat::Tokens;
 use orrery_domain::definition::{Plan, Role};
 use orrery_domain::execution::Execution;
 use orrery_domain::ids::{ExecutionId, KeyId, OrganizationId};
@@ -82,8 +81,8 @@ struct Actor {
     granted: Vec<(Instance, u32, Turn)>,
     /// Reservations of ended calls, held until a commit charges them.
     reservations: Vec<Reservation>,
-    /// The models and tokens of ended calls, until a commit counts them.
-    used: Vec<(String, Tokens)>,
+    /// What ended calls have used, until a commit counts it.
+    used: Vec<Used>,
     running: FuturesUnordered<Abortable<Running>>,
     stops: HashMap<Instance, AbortHandle>,
     /// The members of `running` that hold a model permit or need none.
@@ -299,7 +298,7 @@ impl Actor {
         let inner = Arc::clone(&self.inner);
         let is_news = execution.paused() != paused_before.as_ref();
         if progress.must_commit() || !written.is_empty() {
-            let mut commit = self.commit();
+            let mut commit = self.commit()?;
             for child in written.children.drain(..) {
                 commit.extend(child);
             }
@@ -562,15 +561,15 @@ impl Actor {
 
     /// Creates a commit that records the bytes that the execution has produced, and the tokens that
     /// its calls have used.
-    fn commit(&mut self) -> Commit {
+    fn commit(&mut self) -> Result<Commit, Error> {
         let mut commit = Commit::new();
         let settled = std::mem::take(&mut self.reservations);
         if !settled.is_empty() {
             commit.after_durable(move || drop(settled));
         }
-        self.count_used(&mut commit);
+        self.count_used(&mut commit)?;
         self.inner.record_produced(&mut commit, self.organization, self.id, &self.budget);
-        commit
+        Ok(commit)
     }
 
     /// Commits that the execution has started.
@@ -582,7 +581,7 @@ impl Actor {
         };
         if !execution.status.is_final() && !self.is_marked {
             let written = PendingEffects::default();
-            let commit = self.commit();
+            let commit = self.commit()?;
             self.inner.commit_progress(commit, execution, progress, &written, true).await?;
             self.is_marked = true;
         }

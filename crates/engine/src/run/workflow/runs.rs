@@ -16,7 +16,7 @@ use super::children::{Caller, PreparedChild};
 use super::memory;
 use super::resolve::{StepResult, split_step_error, unresolved};
 use crate::query::events::{RunProgress, RunProgressSink};
-use crate::run::attempt::{call_runner, model_removed};
+use crate::run::attempt::{NewResult, StoredOutput, model_removed};
 use crate::run::budget::Budget;
 use crate::scheduler::in_flight::Run;
 use crate::scheduler::permit::ModelPermit;
@@ -85,6 +85,9 @@ struct ModelCall {
     may_fall_back: bool,
     /// The cost of the step so far.
     spent: Usd,
+    /// Whether another organization owns the workflow. The result cache would confirm guesses of
+    /// such an input, which is hidden.
+    is_hidden: bool,
 }
 
 /// The input of a call, to be stored with its step.
@@ -110,9 +113,17 @@ pub(super) enum Report {
         outcome: Box<Result<Outcome, Error>>,
         /// The reservation for the call, held until its cost is charged.
         reservation: Option<Reservation>,
-        /// The model and the tokens that the call has used.
-        used: Option<(String, Tokens)>,
+        /// What the call has used.
+        used: Option<Used>,
     },
+}
+
+/// What a model call has used, and its output for the result cache.
+#[derive(Debug)]
+pub(super) struct Used {
+    pub model: String,
+    pub tokens: Tokens,
+    pub result: Option<NewResult>,
 }
 
 /// The result of a run.
@@ -273,11 +284,12 @@ impl Actor {
         let resolved = match &planned.kind {
             Kind::Model(model) => match resolve_model(model, is_fallback, &view) {
                 Ok((slug, input)) => {
-                    let models = &*self.inner.models;
+                    let slug = slug.to_owned();
                     let may_fall_back = model.fallback.is_some() && !is_fallback;
                     let spent = progress.step(instance).map_or(Usd::ZERO, |step| step.cost);
-                    let checked = check_model(models, slug, input, may_fall_back, spent);
-                    checked.await.map(|(call, input)| (call, Shown::Value(input)))
+                    let is_hidden = self.is_foreign;
+                    let call = ModelCall { slug, input, may_fall_back, spent, is_hidden };
+                    check_model(&*self.inner.models, call).await
                 }
                 Err(fault) => Err(fault),
             },
@@ -363,22 +375,14 @@ impl Actor {
     }
 }
 
-/// Builds the call to a model, with its validated input.
-async fn check_model(
-    models: &dyn Models,
-    slug: &str,
-    input: Value,
-    may_fall_back: bool,
-    spent: Usd,
-) -> Result<(Call, Value), Fault> {
-    let checked = models.check_input(slug, input).await;
-    let checked = checked.map_err(|violation| {
-        let message = format!("the input of the model '{slug}' is invalid: {violation}");
+/// Validates the input of a call, and fills in its defaults. Also returns the input.
+async fn check_model(models: &dyn Models, mut call: ModelCall) -> Result<(Call, Shown), Fault> {
+    call.input = models.check_input(&call.slug, call.input).await.map_err(|violation| {
+        let message = format!("the input of the model '{}' is invalid: {violation}", call.slug);
         Fault::of_step(&Failure::new(ErrorClass::InvalidUserInput, message))
     })?;
-    let slug = slug.to_owned();
-    let input = checked.clone();
-    Ok((Call::Model(ModelCall { slug, input, may_fall_back, spent }), checked))
+    let shown = Shown::Value(call.input.clone());
+    Ok((Call::Model(call), shown))
 }
 
 const fn params_of(model: &Model, is_fallback: bool) -> (&String, &Template) {
@@ -496,10 +500,10 @@ impl Inner {
                             let attempt_key = &key;
                             let origin =
                                 Origin { organization, key: api_key, execution, attempt_key };
-                            let slug = slug.clone();
+                            let model = slug.clone();
                             let ran = inner.run_step_model(origin, trace, call, limit, &budget);
-                            ran.await.map(|(outcome, tokens)| {
-                                used = Some((slug, tokens));
+                            ran.await.map(|(outcome, tokens, result)| {
+                                used = Some(Used { model, tokens, result });
                                 outcome
                             })
                         }
@@ -521,12 +525,13 @@ impl Inner {
         call: ModelCall,
         limit: Option<Duration>,
         budget: &Budget,
-    ) -> Result<(Outcome, Tokens), Error> {
-        let nothing = Tokens::default();
-        let ModelCall { slug, input, may_fall_back, .. } = call;
-        let Some(work) = self.models.model(&slug) else {
-            return Ok((Err(model_removed(&slug).into()), nothing));
+    ) -> Result<(Outcome, Tokens, Option<NewResult>), Error> {
+        let failed = |failed: Failed| (Err(failed), Tokens::default(), None);
+        let ModelCall { slug, input, may_fall_back, is_hidden, .. } = call;
+        let Some(mut work) = self.models.model(&slug) else {
+            return Ok(failed(model_removed(&slug).into()));
         };
+        work.cache = work.cache.filter(|_| !is_hidden);
         let limit = limit.map_or(work.timeout, |limit| limit.min(work.timeout));
         let reported = Arc::<RunProgress>::default();
         let progress =
@@ -534,21 +539,21 @@ impl Inner {
         let attempt_key = origin.attempt_key.to_owned();
         let input = Arc::new(input);
         let job = runners::Job { attempt_key, input, progress, may_fall_back, trace };
-        let result = call_runner(&work, &slug, job, Some(origin.organization), limit).await;
+        let payer = Payer { organization: origin.organization, key: origin.key };
+        let ran = self.call_or_find(&work, &slug, job, payer, limit, false).await;
         let logs = reported.take_logs();
-        Ok(match result {
-            Ok(success) => match self.store_output(success, origin, Some(&work), budget).await? {
-                Ok(kept) => {
-                    let output = kept.output;
-                    let cost = kept.cost;
-                    (Ok(Success { output, answer: None, cost, logs }), kept.tokens)
+        Ok(match ran {
+            Ok(ran) => match self.store_output(ran, origin, Some(&work), budget).await? {
+                Ok(StoredOutput { output, tokens, cost, is_cached, result, .. }) => {
+                    let success = Success { output, answer: None, cost, logs, is_cached };
+                    (Ok(success), tokens, result)
                 }
-                Err(failure) => (Err(Failed { logs, ..failure.into() }), nothing),
+                Err(failure) => failed(Failed { logs, ..failure.into() }),
             },
             Err(error) => {
                 let fault = Fault::of_step(&error.failure);
                 let cost = error.cost.unwrap_or(Usd::ZERO);
-                (Err(Failed { fault, cost, logs }), nothing)
+                failed(Failed { fault, cost, logs })
             }
         })
     }
@@ -572,7 +577,7 @@ impl Inner {
             }
         };
         let answer = Some(Arc::new(HttpResponse { status_code: status, headers }));
-        Ok(Ok(Success { output, answer, cost: Usd::ZERO, logs: None }))
+        Ok(Ok(Success { output, answer, cost: Usd::ZERO, logs: None, is_cached: false }))
     }
 }
 

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::Actor;
 use super::resolve::REFERENCE_ERROR;
+use super::runs::Used;
 use crate::query::indexes;
 use crate::{Error, Inner, rows};
 use orrery_domain::classify::ErrorClass;
@@ -68,13 +69,15 @@ impl PendingEffects {
 }
 
 impl Actor {
-    /// Counts the tokens that ended calls have used.
-    pub(super) fn count_used(&mut self, commit: &mut Commit) {
+    /// Counts the tokens that ended calls have used, and adds their outputs to the result cache.
+    pub(super) fn count_used(&mut self, commit: &mut Commit) -> Result<(), Error> {
         let payer = Payer { organization: self.organization, key: self.api_key };
-        for (model, tokens) in self.used.drain(..) {
+        for Used { model, tokens, result } in self.used.drain(..) {
             let calls = Calls::part(&model, tokens, Usd::ZERO);
             self.inner.billing.count(commit, payer, &calls);
+            self.inner.add_result(commit, result)?;
         }
+        Ok(())
     }
 
     /// Returns the error as it is stored. If another organization owns the workflow, redacts the
@@ -243,6 +246,8 @@ impl Inner {
             origin: None,
             work: Work::Prediction(Prediction {
                 schedule: None,
+                skips_cache: false,
+                is_cached: step.is_cached,
                 version: VERSION.to_owned(),
                 position: u32::from(fallback.is_some()),
                 chain,

@@ -286,7 +286,7 @@ impl Machine {
             Event::Failed { instance, attempt, fault, cost, logs: None }
         } else {
             let output = payload(&format!("{instance:?}"));
-            let success = Success { output, answer: None, cost, logs: None };
+            let success = Success { output, answer: None, cost, logs: None, is_cached: false };
             Event::Succeeded { instance, attempt, success }
         });
     }
