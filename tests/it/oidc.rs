@@ -40,12 +40,18 @@ async fn begin(service: &Service) -> (String, String) {
     (begun.header("location").to_owned(), cookie_of(cookie))
 }
 
-/// Comes back from the provider, as a browser does: from another site.
+/// Comes back from the provider, as a browser does: from another site. The answer's location is a
+/// path of the dashboard, which may lie below a path of its own.
 async fn back(service: &Service, path: &str, cookie: &str) -> Answer {
+    let place = url::Url::parse(&service.config.hosts.dashboard.public_url).unwrap();
+    let place = place.path().trim_end_matches('/');
+    let path = path.strip_prefix(place).unwrap_or(path);
     let ask = service.ask(Role::Dashboard, Method::GET, path);
     let ask = ask.header("sec-fetch-site", "cross-site").header("cookie", cookie);
-    let answer = ask.send().await;
+    let mut answer = ask.send().await;
     assert_eq!(answer.status, 303, "{}", answer.text);
+    let location = answer.header("location").strip_prefix(place).unwrap().parse().unwrap();
+    answer.headers.insert("location", location);
     answer
 }
 
