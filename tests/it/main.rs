@@ -71,6 +71,7 @@ mod llm_limits;
 #[cfg(feature = "llama")]
 mod llm_schemas;
 mod llm_streams;
+mod managed;
 mod mcp;
 mod media;
 mod messages;

@@ -195,7 +195,7 @@ async fn openapi_of_each_host_matches_route_table() {
         };
         for route in ROUTES.iter().filter(keyed) {
             let method = route.method.as_str().to_lowercase();
-            let operation = &document["paths"][route.path][&method];
+            let operation = &document["paths"][route.path.replace("{*", "{")][&method];
             assert_ne!(operation["security"], Value::Null, "{}", route.path);
         }
     }

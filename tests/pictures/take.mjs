@@ -71,7 +71,10 @@ const hosts = ["base", "workflows", "flows", "agent", "dashboard"]
   .map((host) => `[hosts.${host}]\nlisten = "127.0.0.1:${PORTS[host]}"\n`)
   .join("");
 const upstreams = ["openai", "spare"]
-  .map((name) => `[[router.upstreams]]\nname = "${name}"\nurl = "http://127.0.0.1:${PORTS.stub}/${name}"\nkeys = ["one", "two"]\nmodels = ["gpt-*"]\n`)
+  .map(
+    (name) =>
+      `[[router.upstreams]]\nname = "${name}"\nurl = "http://127.0.0.1:${PORTS.stub}/${name}"\nkeys = ["one", "two"]\nmodels = ["gpt-*"]\n`,
+  )
   .join("");
 const CONFIG = `data_dir = "data"\nmodels_dir = "models"\n${hosts}[metrics]\nlisten = "127.0.0.1:${PORTS.metrics}"\n[billing]\nenabled = true\n[egress]\nallow = ["127.0.0.0/8"]\n[webhooks]\nschedule = ["1s", "2h"]\n[agent]\nmodel = "talk"\n${upstreams}`;
 const MODELS = {

@@ -144,6 +144,50 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/models/{slug}/load": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get the state of a model's server
+         * @description Returns whether the server of a model runs. Only for models whose manifest has `start`.
+         */
+        get: operations["get_model_load"];
+        put?: never;
+        /**
+         * Start a model's server
+         * @description Starts the server of a model, if it does not run, and returns its state at once. If other servers of its group need to give way, it waits for them.
+         */
+        post: operations["load_model"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/models/{slug}/unload": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Stop a model's server
+         * @description Stops the server of a model once its requests in flight have ended, and returns its state at once. The next request starts the server again.
+         */
+        post: operations["unload_model"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/models/{slug}/schemas/openapi": {
         parameters: {
             query?: never;
@@ -216,7 +260,7 @@ export interface paths {
         put?: never;
         /**
          * Create a prediction and wait until it ends
-         * @description Creates a prediction and returns when it has ended, with 200 whether it succeeded, failed or was cancelled: read `status`. If the prediction is still running after `limits.sync_wait` of the configuration, the response is 202 and the prediction continues; poll it like any other prediction. Errors and `Idempotency-Key` work as for `POST /v1/prediction`.
+         * @description Creates a prediction and returns when it has ended, with 200 whether it succeeded, failed or was cancelled: read `status`. If the prediction is still running after `limits.sync_wait` of the configuration, the response is 202 and the prediction continues; poll it like any other prediction. A model with a result cache may return an earlier output, unless the request has `Cache-Control: no-cache`. Errors and `Idempotency-Key` work as for `POST /v1/prediction`.
          */
         post: operations["run_prediction"];
         delete?: never;
@@ -2245,6 +2289,32 @@ export interface components {
         };
         /** @description A model, in the catalog's, OpenAI's or Anthropic's format. */
         ModelDetail: components["schemas"]["Model"] | components["schemas"]["RouterModel"] | components["schemas"]["MessageModel"];
+        /** @description The state of a server that this service starts for a model. */
+        ModelLoadState: {
+            /**
+             * @description `unloaded`, `loading`, `ready`, `draining` (it stops once its requests have ended) or
+             *     `failed`.
+             * @enum {string}
+             */
+            state: "unloaded" | "loading" | "ready" | "draining" | "failed";
+            /**
+             * Format: date-time
+             * @description Since when the server has been in this state.
+             */
+            since: string;
+            /** @description Why the server did not start, or how it last exited. */
+            reason: string | null;
+            /**
+             * Format: uint64
+             * @description The memory that the server takes of its group, in bytes. Null without a group.
+             */
+            memory: number | null;
+            /**
+             * Format: uint
+             * @description The number of requests in flight.
+             */
+            in_flight: number;
+        };
         /**
          * @description A prediction that was created, is still running, or was cancelled.
          * @example {
@@ -2405,6 +2475,8 @@ export interface components {
              * @description The cost so far, in US dollars.
              */
             cost: number;
+            /** @description True if the output comes from the result cache of the model. Absent otherwise. */
+            cached?: boolean | null;
         };
         /** @description The URLs to read and to cancel a prediction. */
         PredictionUrls: {
@@ -3404,6 +3476,8 @@ export interface components {
             images?: number | null;
             /** @description Whether the model has a price. Otherwise, the call is free. */
             priced: boolean;
+            /** @description True if the answer comes from the result cache of the model. Absent otherwise. */
+            cached?: boolean | null;
             /**
              * Format: double
              * @description Seconds from the request to the first byte of the answer.
@@ -6364,8 +6438,10 @@ export interface components {
             /** @description Accepted and ignored. */
             prompt_cache_key?: string | null;
         } | {
+            /** @description Not null. */
             input: unknown;
         } | {
+            /** @description Not null. */
             previous_response_id: unknown;
         };
         /**
@@ -8808,6 +8884,75 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ModelDetail"];
+                };
+            };
+        };
+    };
+    get_model_load: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The slug of the model, which may contain `/` */
+                slug: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The state of the server */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ModelLoadState"];
+                };
+            };
+        };
+    };
+    load_model: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The slug of the model, which may contain `/` */
+                slug: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The state of the server */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ModelLoadState"];
+                };
+            };
+        };
+    };
+    unload_model: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The slug of the model, which may contain `/` */
+                slug: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The state of the server */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ModelLoadState"];
                 };
             };
         };

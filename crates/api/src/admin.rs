@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::doc::{Doc, ResponseDoc};
-use super::{Context, keys, limits};
+use super::{Context, keys, limits, model_load};
 use orrery_catalog::{self as catalog, Catalog};
 use orrery_chat::UpstreamState;
 use orrery_domain::account::{Organization, box_owner};
@@ -228,6 +228,7 @@ pub(crate) async fn list_models(context: Context) -> Result<Response, crate::Err
                 resident_bytes: local.resident_bytes,
             }),
             endpoints: endpoints.collect(),
+            server: model_load::of_model(model, services.clock.now()),
         }
     };
     let models = models.iter().map(describe).collect();
@@ -290,6 +291,7 @@ pub(crate) async fn list_loads(context: Context) -> Result<Response, crate::Erro
             running: load.running,
             queued: load.queued,
             concurrency: model.concurrency,
+            server: model_load::of_model(&model, services.clock.now()),
         });
     }
     let unserved = services.catalog.list_unserved().into_iter().map(|(slug, unserved)| ModelLoad {
@@ -301,6 +303,7 @@ pub(crate) async fn list_loads(context: Context) -> Result<Response, crate::Erro
         running: 0,
         queued: 0,
         concurrency: 0,
+        server: None,
     });
     models.extend(unserved);
     let sees_all = context.organization().is_err();

@@ -60,6 +60,7 @@ mod mcp;
 mod media;
 mod members;
 mod messages;
+mod model_load;
 mod models;
 mod named;
 pub mod oidc;
@@ -205,6 +206,9 @@ pub const ROUTES: &[Route] = &[
 
     route!(&[Base], GET, "/v1/models", MaybeKey, Nothing, Bare, Free, models::list, models::LIST),
     route!(&[Base], GET, "/v1/models/{*slug}", MaybeKey, Nothing, Bare, Free, models::get, models::GET),
+    route!(&[Base], GET, "/v1/models/{*slug}/load", Key, Predict, Bare, Keyed, model_load::get, model_load::GET),
+    route!(&[Base], POST, "/v1/models/{*slug}/load", Key, Predict, Bare, Keyed, model_load::load, model_load::LOAD, Operator),
+    route!(&[Base], POST, "/v1/models/{*slug}/unload", Key, Predict, Bare, Keyed, model_load::unload, model_load::UNLOAD, Operator),
     route!(&[Base], GET, "/v1/models/{*slug}/schemas/openapi", Public, Nothing, Bare, Free, models::openapi, models::OPENAPI),
     route!(&[Base], GET, "/v1/model", Public, Nothing, Bare, Free, models::get_by_query, models::GET_BY_QUERY),
 

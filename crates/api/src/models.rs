@@ -215,7 +215,7 @@ pub(crate) async fn openapi(context: Context) -> Result<Response, crate::Error> 
     Ok(response::json(StatusCode::OK, &catalog::openapi(&model)))
 }
 
-fn find(context: &Context, slug: &str) -> Result<Arc<catalog::Model>, crate::Error> {
+pub(crate) fn find(context: &Context, slug: &str) -> Result<Arc<catalog::Model>, crate::Error> {
     let catalog = &context.services.catalog;
     catalog.get(slug).ok_or_else(|| not_found(catalog, slug))
 }

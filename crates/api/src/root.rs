@@ -131,6 +131,10 @@ pub(crate) async fn metrics(context: Context) -> Result<Response, crate::Error> 
         metrics::gauge!("orrery_model_healthy", "model" => slug.clone()).set(health);
         metrics::gauge!("orrery_model_running", "model" => slug.clone()).set(load.running as f64);
         metrics::gauge!("orrery_model_queued", "model" => slug.clone()).set(load.queued as f64);
+        if let Some(server) = model.runner.managed() {
+            let ready = f64::from(u8::from(server.is_ready()));
+            metrics::gauge!("orrery_server_ready", "model" => slug.clone()).set(ready);
+        }
         for endpoint in model.runner.endpoints() {
             let used = f64::from(u8::from(endpoint.is_used()));
             let labels = [("model", slug.clone()), ("endpoint", endpoint.name)];

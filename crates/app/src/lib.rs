@@ -75,6 +75,7 @@ use orrery_records::signed_urls::SignedUrls;
 use orrery_runners::builtin::{BuiltinContext, Workers};
 use orrery_runners::command::GuardConfig;
 use orrery_runners::llm::Room;
+use orrery_runners::managed::Groups as ServerGroups;
 use orrery_runners::options::Dependencies;
 use orrery_runtime::{Background, Clock, SharedAnswers, Tasks, memory, new_id};
 use orrery_schema::Schema;
@@ -352,12 +353,15 @@ fn open_catalog(
             .with_context(|| format!("cannot create {}", config.models_dir.display()))?;
     }
     let workers = Workers::new(config.program.clone(), guard.groups.clone());
+    let groups = config.groups.iter();
+    let groups = groups.map(|group| (group.name.clone(), group.memory, group.swap_after));
     let dependencies = Dependencies {
         builtins: BuiltinContext::new(policy.clone(), Some(files.clone()), workers),
         client: Client::trusted(),
         guard: guard.clone(),
         room: Arc::new(Room::of_bytes(config.limits.model_memory_bytes)),
         endpoints: Arc::default(),
+        groups: Arc::new(ServerGroups::new(groups)),
     };
     let (catalog, report) = Catalog::open(config.models_dir.clone(), dependencies);
     reload::log_errors(&report);

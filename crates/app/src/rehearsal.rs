@@ -85,6 +85,7 @@ fn on_copy(config: &Config, data: PathBuf) -> Config {
         dashboard: _,
         agent: _,
         alerts: _,
+        groups: _,
         audit: _,
         backup: _,
         compat: _,

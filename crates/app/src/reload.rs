@@ -195,6 +195,7 @@ fn differences(now: &Config, new: &Config) -> Vec<String> {
         ("log", now.log != new.log),
         ("telemetry", now.telemetry != new.telemetry),
         ("alerts", now.alerts != new.alerts),
+        ("groups", now.groups != new.groups),
     ];
     let differ = sections.iter().filter(|(_, is_other)| *is_other);
     differ.map(|(section, _)| (*section).to_owned()).collect()

@@ -35,6 +35,7 @@ use orrery_domain::model::{Cache, OutputType, Pricing, Slug};
 use orrery_domain::retry::Policy;
 use orrery_domain::spelling;
 use orrery_engine as engine;
+pub use orrery_runners::managed::Server as ManagedServer;
 use orrery_runners::options::Dependencies;
 use orrery_runners::{Health, ModelInterface, Runner, builtin};
 use orrery_schema::{Patience, Schema, ValidationError};

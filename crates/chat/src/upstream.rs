@@ -289,6 +289,10 @@ impl Inner {
             match servers.open_streaming(&self.client, &request).await {
                 Ok(opened) => return Ok(opened),
                 Err(endpoints::Error::Unmade(failure)) => return Err(failure),
+                Err(endpoints::Error::Unstarted(reason)) => {
+                    let message = format!("the model '{name}': {reason}");
+                    return Err(Failure::new(503, ErrorClass::ProviderUnavailable, message));
+                }
                 Err(endpoints::Error::Client(error))
                     if tries < most && may_connect_again(&error) =>
                 {

@@ -86,6 +86,7 @@ async fn list(output: &Output, config: &Config) -> anyhow::Result<()> {
     if !output.is_json() {
         show_local(&answer, output)?;
         show_endpoints(&answer, output)?;
+        show_servers(&answer, output)?;
         show_upstreams(&answer, output)?;
     }
     for model in answer.models.iter().filter(|_| !output.is_json()) {
@@ -162,6 +163,34 @@ fn show_endpoints(answer: &Models, output: &Output) -> anyhow::Result<()> {
         Column::Number("RUNNING"),
         Column::Number("LIMIT"),
         Column::Number("WEIGHT"),
+    ];
+    output::raw(b"\n")?;
+    output.show(answer, &columns, rows)
+}
+
+/// Prints the servers that the service starts for models.
+fn show_servers(answer: &Models, output: &Output) -> anyhow::Result<()> {
+    let servers = answer.models.iter().filter_map(|model| Some((model, model.server.as_ref()?)));
+    let rows: Vec<Vec<String>> = servers
+        .map(|(model, server)| {
+            vec![
+                model.slug.clone(),
+                server.state.clone(),
+                server.since.to_string(),
+                server.in_flight.to_string(),
+                server.memory.map_or_else(String::new, size),
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let columns = [
+        Column::Text("STARTED SERVER"),
+        Column::Text("STATE"),
+        Column::Text("SINCE"),
+        Column::Number("RUNNING"),
+        Column::Number("MEMORY"),
     ];
     output::raw(b"\n")?;
     output.show(answer, &columns, rows)

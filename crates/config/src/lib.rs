@@ -19,6 +19,7 @@ mod alerts;
 pub mod edit;
 pub mod explain;
 pub mod exposed;
+mod groups;
 mod oidc;
 pub mod reader;
 mod router;
@@ -40,6 +41,7 @@ use ipnet::IpNet;
 use orrery_domain::ids::KeyId;
 
 pub use self::alerts::{AlertFormat, Alerts};
+pub use self::groups::ServerGroup;
 pub use self::oidc::{Oidc, OidcGroup};
 pub use self::router::{ModelPrice, Responses, Router};
 pub use self::secret::Secret;
@@ -82,6 +84,8 @@ pub struct Config {
     pub log: Log,
     pub telemetry: Telemetry,
     pub alerts: Alerts,
+    /// The groups of servers that share memory.
+    pub groups: Vec<ServerGroup>,
     /// The path of this program, which is also started as the guard of models' workers. Not set by
     /// files.
     pub program: PathBuf,

@@ -14,6 +14,7 @@ use ipnet::IpNet;
 use super::acme::{acme, public_names};
 use super::agent::agent;
 use super::alerts::alerts;
+use super::groups::groups;
 use super::oidc::oidc;
 use super::reader::{Known, Reader, Section};
 use super::router::router;
@@ -199,6 +200,7 @@ fn everything(root: &mut Section<'_>, folder: &Path, defaults: &Defaults) -> Con
         }),
         telemetry: root.section("telemetry", |section| telemetry(section, folder)),
         alerts: root.section("alerts", |section| alerts(section, folder)),
+        groups: root.get("groups", Vec::new(), groups),
         data_dir,
         models_dir,
         program: PathBuf::from("/proc/self/exe"),

@@ -30,8 +30,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use self::fence::Walls;
 
-/// Time for a worker to exit after SIGTERM.
-const GRACE: Duration = Duration::from_millis(300);
+/// Default time for a worker to exit after SIGTERM, in milliseconds.
+const GRACE_MILLIS: u64 = 300;
 /// Time limit for killing the remaining descendants.
 const KILLING: Duration = Duration::from_secs(10);
 /// Polling interval while waiting for processes to exit.
@@ -52,6 +52,9 @@ pub struct GuardArgs {
     pub group: Option<PathBuf>,
     #[command(flatten)]
     pub walls: Walls,
+    /// Time for the program to exit after SIGTERM, in milliseconds
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = GRACE_MILLIS)]
+    pub grace: u64,
     /// Working directory of the program
     #[arg(long, value_name = "FOLDER")]
     pub directory: PathBuf,
@@ -109,19 +112,22 @@ async fn watch(args: &GuardArgs) -> io::Result<u8> {
             _ = terminate.recv() => break,
         }
     }
-    let status = terminate_worker(worker)?;
+    // A service that has died may be started again at once, and needs the worker's memory.
+    let is_orphan = getppid().map(Pid::as_raw_nonzero).is_none_or(|now| now.get() != args.parent);
+    let grace = if is_orphan { GRACE_MILLIS.min(args.grace) } else { args.grace };
+    let status = terminate_worker(worker, Duration::from_millis(grace))?;
     kill_descendants();
     Ok(status.map_or(0, code_of))
 }
 
-/// Sends SIGTERM to the worker and waits briefly for its exit.
-fn terminate_worker(worker: Option<Pid>) -> io::Result<Option<ExitStatus>> {
+/// Sends SIGTERM to the worker and waits for its exit, at most for `grace`.
+fn terminate_worker(worker: Option<Pid>, grace: Duration) -> io::Result<Option<ExitStatus>> {
     if let Some(worker) = worker {
         // The worker may have exited in the meantime.
         let _gone = kill_process(worker, Signal::TERM);
     }
     let asked = runtime::monotonic_now();
-    while asked.elapsed() < GRACE {
+    while asked.elapsed() < grace {
         if let Some(status) = reap(worker)? {
             return Ok(Some(status));
         }

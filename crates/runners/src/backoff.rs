@@ -15,17 +15,25 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// The number of consecutive failures, and the earliest time of the next start.
 #[derive(Debug)]
 pub struct Backoff {
+    first: Duration,
+    most: Duration,
     failures: u32,
     not_before: Instant,
 }
 
 impl Default for Backoff {
     fn default() -> Self {
-        Self { failures: 0, not_before: runtime::monotonic_now() }
+        Self::between(FIRST_PAUSE, PAUSE_MAX)
     }
 }
 
 impl Backoff {
+    /// Creates a backoff with these delays after the first failure, and at most.
+    #[must_use]
+    pub fn between(first: Duration, most: Duration) -> Self {
+        Self { first, most, failures: 0, not_before: runtime::monotonic_now() }
+    }
+
     /// Returns the remaining delay before the next start.
     #[must_use]
     pub fn left(&self) -> Duration {
@@ -34,8 +42,8 @@ impl Backoff {
 
     /// Records a failure and returns the delay.
     pub fn failed(&mut self) -> Duration {
-        let doubled = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(self.failures));
-        let pause = doubled.min(PAUSE_MAX);
+        let doubled = self.first.saturating_mul(2_u32.saturating_pow(self.failures));
+        let pause = doubled.min(self.most);
         self.failures = self.failures.saturating_add(1);
         self.not_before = runtime::monotonic_now() + pause;
         pause
@@ -43,7 +51,7 @@ impl Backoff {
 
     /// Starts the minimum delay without recording a failure.
     pub fn pause(&mut self) {
-        self.not_before = runtime::monotonic_now() + FIRST_PAUSE;
+        self.not_before = runtime::monotonic_now() + self.first;
     }
 
     /// Records a success, which resets the number of consecutive failures.

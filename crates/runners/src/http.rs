@@ -4,7 +4,7 @@
 //! retries and fallbacks belong to the engine. A shortened form of the provider's error text is
 //! passed on to the caller; headers are not, because they may contain secrets.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Method, Request};
 use serde_json::Value;
 
-use super::endpoints::{self, Address, EndpointState, Pool, Readiness};
+use super::endpoints::{self, EndpointState, Pool, Readiness, Servers};
 use super::options::{self, Dependencies, Model, Type, secret_header};
-use super::{Health, Job, Maintenance, Run, Runner, Success};
+use super::{Health, Job, Maintenance, Run, Runner, Success, managed};
 use orrery_config::reader::{Parsed, Section};
 use orrery_config::values::{self, problem};
 use orrery_domain::attempt::Failure;
@@ -41,7 +41,7 @@ pub const TYPE: Type =
 /// The manifest's options.
 #[derive(Debug, PartialEq)]
 struct Options {
-    addresses: Vec<Address>,
+    servers: Servers,
     /// The path of a readiness route on the server.
     health: Option<String>,
     method: Method,
@@ -54,8 +54,8 @@ struct Options {
 
 impl Options {
     fn read(section: &mut Section<'_>, folder: &Path) -> Option<Self> {
-        let addresses = endpoints::read(section, url);
         let health = section.optional("health", path);
+        let servers = Servers::read(section, folder, health.clone(), url);
         let method = section.get("method", Method::POST, method);
         let header = |name: &str, value: &values::Value<'_>| {
             let wrong = || problem(value, format!("{name:?} is not a valid header name"));
@@ -65,18 +65,26 @@ impl Options {
         let headers = section.get("headers", Vec::new(), values::headers(header));
         let body = section.optional("body", template);
         let output = section.optional("output", pointer);
-        Some(Self { addresses: addresses?, health, method, headers, body, output })
+        Some(Self { servers: servers?, health, method, headers, body, output })
     }
 }
 
 impl options::Options for Options {
     fn concurrency(&self) -> Option<usize> {
-        endpoints::concurrency(&self.addresses)
+        self.servers.concurrency()
+    }
+
+    fn programs(&self) -> Vec<PathBuf> {
+        self.servers.programs()
+    }
+
+    fn missing(&self) -> Option<String> {
+        self.servers.missing()
     }
 
     fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner> {
         let is_probed = self.health.is_some();
-        let servers = model.servers(&self.addresses, is_probed, false, dependencies);
+        let servers = model.servers(&self.servers, is_probed, false, None, dependencies);
         Arc::new(HttpRunner { options: self, model, client: dependencies.client.clone(), servers })
     }
 }
@@ -87,7 +95,7 @@ fn method(value: &values::Value<'_>) -> Parsed<Method> {
     method.map_err(|_invalid| problem(value, format!("{text:?} is not an HTTP method")))
 }
 
-fn path(value: &values::Value<'_>) -> Parsed<String> {
+pub(super) fn path(value: &values::Value<'_>) -> Parsed<String> {
     let text = values::string(value)?;
     let is_path = text.starts_with('/') && !text.starts_with("//");
     let wrong = || values::wrong(value, "a path such as \"/healthz\"");
@@ -235,7 +243,7 @@ impl Runner for HttpRunner {
 
     fn maintain(&self) -> Maintenance<'_> {
         Box::pin(async {
-            if self.options.health.is_some() {
+            if self.options.health.is_some() || self.servers.server().is_some() {
                 self.servers.probe(|url| self.probe(url)).await;
             }
         })
@@ -243,6 +251,14 @@ impl Runner for HttpRunner {
 
     fn endpoints(&self) -> Vec<EndpointState> {
         self.servers.states()
+    }
+
+    fn managed(&self) -> Option<&Arc<managed::Server>> {
+        self.servers.server()
+    }
+
+    fn diagnostics(&self) -> Option<String> {
+        self.servers.server()?.diagnostics()
     }
 }
 
@@ -275,6 +291,10 @@ pub(super) fn failure_of(model: &str, error: &client::Error) -> Failure {
 pub(super) fn unanswered(model: &str, error: endpoints::Error<Failure>) -> Failure {
     match error {
         endpoints::Error::Unmade(failure) => failure,
+        endpoints::Error::Unstarted(reason) => {
+            let message = format!("the model '{model}': {reason}");
+            Failure::new(ErrorClass::ProviderUnavailable, message)
+        }
         endpoints::Error::Client(error) => failure_of(model, &error),
     }
 }

@@ -43,7 +43,7 @@ fn answer(status: u16, body: &str) -> String {
 
 fn runner(port: u16, timeout: Duration) -> HttpRunner {
     let options = Options {
-        addresses: vec![Address::of(format!("http://127.0.0.1:{port}/predict"))],
+        servers: Servers::of(&[&format!("http://127.0.0.1:{port}/predict")]),
         health: None,
         method: Method::POST,
         headers: vec![(hyper::header::AUTHORIZATION, HeaderValue::from_static("Bearer t0ken"))],
@@ -51,7 +51,7 @@ fn runner(port: u16, timeout: Duration) -> HttpRunner {
         output: Some("/caption".to_owned()),
     };
     let model = Model::of_test("caption", timeout);
-    let servers = Pool::of_test(&options.addresses, timeout);
+    let servers = Pool::of_test(&options.servers.addresses, timeout);
     HttpRunner { options: Arc::new(options), model, client: Client::trusted(), servers }
 }
 
@@ -86,10 +86,10 @@ async fn http_runner_fills_references_and_sends_credentials_of_url() {
     ] {
         let (port, request, _) = server(answer(200, r#"{"caption":"a cat"}"#)).await;
         let mut runner = runner(port, PATIENT);
-        let addresses = vec![Address::of(format!("http://{before}127.0.0.1:{port}{path}"))];
-        runner.servers = Pool::of_test(&addresses, PATIENT);
+        let servers = Servers::of(&[&format!("http://{before}127.0.0.1:{port}{path}")]);
+        runner.servers = Pool::of_test(&servers.addresses, PATIENT);
         runner.options = Arc::new(Options {
-            addresses,
+            servers,
             health: None,
             method: Method::POST,
             headers: Vec::new(),
@@ -104,8 +104,8 @@ async fn http_runner_fills_references_and_sends_credentials_of_url() {
         assert!(request.contains(&header), "{request}");
     }
     let mut runner = runner(1, PATIENT);
-    let addresses = [Address::of("http://127.0.0.1:1/u/{{input.id}}/x".to_owned())];
-    runner.servers = Pool::of_test(&addresses, PATIENT);
+    let servers = Servers::of(&["http://127.0.0.1:1/u/{{input.id}}/x"]);
+    runner.servers = Pool::of_test(&servers.addresses, PATIENT);
     for (input, says) in [(json!({"id": ".."}), "'..'"), (json!({}), "{{input.id}}")] {
         let error = runner.run(Arc::<RecordingProgress>::default().job(input)).await.unwrap_err();
         assert_eq!(error.failure.class, ErrorClass::InvalidUserInput, "{error}");

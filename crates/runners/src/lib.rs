@@ -7,6 +7,7 @@
 //! | [`llm`] | language models from a GGUF file, in a process with llama.cpp |
 //! | [`http`], [`openai`], [`cog`], [`oip`] | inference servers, by protocol |
 //! | [`endpoints`] | load balancing over the servers of a model |
+//! | [`managed`] | servers that this service starts and stops |
 //!
 //! A runner never retries a request that may have had an effect, never writes to the store, and
 //! does not depend on predictions: the engine calls it once per attempt, limits its time, and
@@ -22,6 +23,7 @@ pub mod command;
 pub mod endpoints;
 pub mod http;
 pub mod llm;
+pub mod managed;
 pub mod oip;
 pub mod openai;
 pub mod options;
@@ -229,6 +231,11 @@ pub trait Runner: Send + Sync + std::fmt::Debug {
     /// Returns the state of the model's endpoints, if there are several.
     fn endpoints(&self) -> Vec<endpoints::EndpointState> {
         Vec::new()
+    }
+
+    /// Returns the model's server, if this service starts it.
+    fn managed(&self) -> Option<&Arc<managed::Server>> {
+        None
     }
 
     /// Returns the end of the standard error of the model's processes, for the operator.

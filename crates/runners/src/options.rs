@@ -16,8 +16,9 @@ use serde_json::Value;
 
 use super::builtin::{BuiltinContext, Workers};
 use super::command::GuardConfig;
-use super::endpoints::{Address, Pool, Registry, Settings};
+use super::endpoints::{Pool, Registry, Servers, Settings};
 use super::llm::Room;
+use super::managed::{Check, Groups, Server};
 use super::{Runner, builtin, cog, command, http, llm, oip, openai};
 use orrery_config::reader::{Parsed, Section};
 use orrery_config::values::{self, one_of, problem};
@@ -104,23 +105,32 @@ pub struct Model {
 }
 
 impl Model {
-    /// Creates the pool of the model's endpoints. With `is_probed`, the endpoints are probed; with
-    /// `starts_unknown`, they are also probed before their first use.
+    /// Creates the pool of the model's endpoints. With `is_probed`, remote endpoints are probed; with
+    /// `starts_unknown`, they are also probed before their first use. `check` is for a server that
+    /// this service starts.
     pub(super) fn servers(
         &self,
-        addresses: &[Address],
+        servers: &Servers,
         is_probed: bool,
         starts_unknown: bool,
+        check: Option<Check>,
         dependencies: &Dependencies,
     ) -> Pool {
-        let model = &self.name;
+        let Servers { addresses, start } = servers;
+        let url = addresses.first().map(|one| one.url.as_str()).unwrap_or_default();
+        let start = start.as_ref();
+        let server = start.map(|start| {
+            Server::new(start.clone(), self.name.clone(), url.to_owned(), check, dependencies)
+        });
+        let is_remote = server.is_none();
         let settings = Settings {
-            model,
+            model: &self.name,
             addresses,
             patience: self.timeout,
-            is_probed,
-            starts_unknown,
+            is_probed: is_probed && is_remote,
+            starts_unknown: starts_unknown && is_remote,
             is_strict: false,
+            server,
         };
         Pool::new(&settings, &dependencies.endpoints)
     }
@@ -165,6 +175,8 @@ pub struct Dependencies {
     pub room: Arc<Room>,
     /// The endpoints of remote models, which outlive the runners that use them.
     pub endpoints: Arc<Registry>,
+    /// The groups of servers that share memory.
+    pub groups: Arc<Groups>,
 }
 
 impl Dependencies {
@@ -183,7 +195,8 @@ impl Dependencies {
         let builtins = BuiltinContext::new(Policy::default(), None, workers);
         let client = Client::trusted();
         let endpoints = Arc::default();
-        Self { builtins, client, guard, room: Arc::default(), endpoints }
+        let (room, groups) = (Arc::default(), Arc::default());
+        Self { builtins, client, guard, room, endpoints, groups }
     }
 }
 

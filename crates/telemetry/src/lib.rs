@@ -258,6 +258,10 @@ fn describe_gauges() {
             "orrery_endpoint_in_flight",
             "Requests in flight at an endpoint of a model with several endpoints",
         ),
+        (
+            "orrery_server_ready",
+            "Whether a server that this service starts for a model is ready: 1 or 0",
+        ),
         ("orrery_upstream_used", "Whether an upstream of the chat router is in rotation: 1 or 0"),
         ("orrery_upstream_in_flight", "Requests in flight at an upstream of the chat router"),
         (

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::key_policy::{KeyPolicy, KeyPolicyChange};
+use super::model::ModelLoadState;
 use super::{Time, pattern};
 use orrery_domain::account::{
     ApiKey, GRACE_SECONDS_MAX, KEY_DAYS_MAX, KEY_NAME_MAX, LedgerEntry, Organization as Owner,
@@ -541,6 +542,9 @@ pub struct ModelLoad {
     pub queued: usize,
     /// The maximum number of running calls.
     pub concurrency: usize,
+    /// The state of the server that this service starts for the model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server: Option<ModelLoadState>,
 }
 
 /// The models with their load.

@@ -1,14 +1,31 @@
 //! The models of the catalog.
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{chat, messages};
+use super::{Time, chat, messages};
 use orrery_domain::model::{OutputType, Pricing, VERSION};
 
 const DISCLAIMER: &str = "Pricing is an estimate and may change as rates are updated.";
 const USAGE_BASED: &str = "Usage-based pricing";
+
+/// The state of a server that this service starts for a model.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ModelLoadState {
+    /// `unloaded`, `loading`, `ready`, `draining` (it stops once its requests have ended) or
+    /// `failed`.
+    #[schemars(extend("enum" = ["unloaded", "loading", "ready", "draining", "failed"]))]
+    pub state: String,
+    /// Since when the server has been in this state.
+    pub since: Time,
+    /// Why the server did not start, or how it last exited.
+    pub reason: Option<String>,
+    /// The memory that the server takes of its group, in bytes. Null without a group.
+    pub memory: Option<u64>,
+    /// The number of requests in flight.
+    pub in_flight: usize,
+}
 
 /// A model. All keys are always present.
 #[derive(Debug, Serialize, JsonSchema)]

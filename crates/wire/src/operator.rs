@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::Time;
 use super::key_policy::KeyPolicy;
 use super::limits::Limits;
+use super::model::ModelLoadState;
 use orrery_domain::account::{ApiKey, EntryKind, LedgerEntry, Organization as Owner};
 use orrery_domain::chain;
 use orrery_domain::classify::ErrorClass;
@@ -184,6 +185,9 @@ pub struct Model {
     /// The model's servers, if it has several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub endpoints: Vec<Endpoint>,
+    /// The state of the server that this service starts for the model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<ModelLoadState>,
 }
 
 /// A server of a model.

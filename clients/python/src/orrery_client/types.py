@@ -156,6 +156,34 @@ class MessageModel(TypedDict):
     """
 
 
+class ModelLoadState(TypedDict):
+    """
+    The state of a server that this service starts for a model.
+    """
+
+    state: Literal["unloaded", "loading", "ready", "draining", "failed"]
+    """
+    `unloaded`, `loading`, `ready`, `draining` (it stops once its requests have ended) or
+    `failed`.
+    """
+    since: str
+    """
+    Since when the server has been in this state.
+    """
+    reason: Optional[str]
+    """
+    Why the server did not start, or how it last exited.
+    """
+    memory: Optional[int]
+    """
+    The memory that the server takes of its group, in bytes. Null without a group.
+    """
+    in_flight: int
+    """
+    The number of requests in flight.
+    """
+
+
 class PredictionAccepted(TypedDict):
     """
     A prediction that was created, is still running, or was cancelled.
@@ -242,6 +270,10 @@ class PredictionMetrics(TypedDict):
     cost: float
     """
     The cost so far, in US dollars.
+    """
+    cached: NotRequired[Optional[bool]]
+    """
+    True if the output comes from the result cache of the model. Absent otherwise.
     """
 
 
@@ -4771,6 +4803,10 @@ class HistoryChatCall(TypedDict):
     """
     Whether the model has a price. Otherwise, the call is free.
     """
+    cached: NotRequired[Optional[bool]]
+    """
+    True if the answer comes from the result cache of the model. Absent otherwise.
+    """
     first_byte_time: Optional[float]
     """
     Seconds from the request to the first byte of the answer.
@@ -8982,8 +9018,7 @@ class ResponseCompactRequest1(TypedDict):
     """
     input: Optional[ResponseInput]
     """
-    The message of the user as text, or a list of items, oldest first. Required unless
-    `previous_response_id` is given.
+    Not null.
     """
     previous_response_id: NotRequired[Optional[str]]
     """
@@ -9016,7 +9051,7 @@ class ResponseCompactRequest2(TypedDict):
     """
     previous_response_id: Optional[str]
     """
-    The stored response whose conversation precedes the input.
+    Not null.
     """
     instructions: NotRequired[Optional[str]]
     """

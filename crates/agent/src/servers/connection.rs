@@ -175,6 +175,7 @@ impl Connection {
                     memory_bytes: *memory_bytes,
                     writable,
                     model: None,
+                    grace: None,
                 };
                 let (mut process, stdout) =
                     Process::start(&doors.guard, &program, &Tail::default())

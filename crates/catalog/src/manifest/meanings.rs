@@ -70,6 +70,19 @@ const MEANINGS: &[(&str, &str)] = &[
     ("runner.urls[].weight", "The share of the requests, relative to the other servers."),
     ("runner.urls[].concurrency", "How many requests the server gets at once."),
     ("runner.health", "The path at which a server returns a success status when it is ready."),
+    (
+        "runner.start",
+        "The command of the server, which this service starts and stops. `${PORT}` is a free port.",
+    ),
+    (
+        "runner.working_dir",
+        "The folder in which the server starts; by default, the folder of the manifest.",
+    ),
+    ("runner.environment", "Additional environment variables of the server. `PORT` is always set."),
+    ("runner.start_timeout", "How long the server may take to become ready."),
+    ("runner.stop_timeout", "How long the server may take to exit after SIGTERM."),
+    ("runner.group", "The group of the configuration whose memory the server takes."),
+    ("runner.memory", "How much memory of its group the server takes; by default, all of it."),
     ("runner.method", "The HTTP method."),
     ("runner.headers", "Additional headers; `${file:…}` and `${env:…}` insert secrets."),
     (

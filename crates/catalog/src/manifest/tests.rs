@@ -226,7 +226,18 @@ fn manifest_runner_refuses_keys_of_other_types() {
         "env = {}",
         "memory_bytes = '1GiB'",
         "writable = []",
+        "start = ['x']",
+        "working_dir = '.'",
+        "environment = {}",
+        "start_timeout = '1m'",
+        "stop_timeout = '1m'",
+        "load = 'at_start'",
+        "idle_unload = '1m'",
+        "group = 'x'",
+        "memory = '1GiB'",
     ];
+    const START: &str = "health start working_dir environment start_timeout stop_timeout load \
+                         idle_unload group memory";
     for (kind, own) in [
         ("builtin", "name"),
         ("http", "url urls health method headers body output"),
@@ -235,7 +246,10 @@ fn manifest_runner_refuses_keys_of_other_types() {
         ("oip", "url urls model version"),
         ("command", "command mode directory env memory_bytes writable"),
     ] {
-        let own: Vec<&str> = own.split(' ').collect();
+        let mut own: Vec<&str> = own.split(' ').collect();
+        if own.contains(&"url") {
+            own.extend(START.split_whitespace());
+        }
         for key in keys {
             let name = key.split(' ').next().unwrap();
             let message = errors(&format!("x = 1\n[runner]\ntype = '{kind}'\n{key}\n"));
@@ -244,6 +258,10 @@ fn manifest_runner_refuses_keys_of_other_types() {
             assert!(!message.contains(&format!("did you mean `{name}`")), "{message}");
         }
     }
+}
+
+#[test]
+fn manifest_cost_refuses_keys_of_other_types() {
     for (kind, own) in [
         ("fixed", "amount report"),
         (

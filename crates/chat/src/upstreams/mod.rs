@@ -201,6 +201,7 @@ impl Upstream {
             is_probed: false,
             starts_unknown: false,
             is_strict: true,
+            server: None,
         };
         let servers = Pool::new(&settings, &Registry::default());
         let keys = Keys::new(options.keys.clone());

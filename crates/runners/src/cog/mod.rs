@@ -9,6 +9,7 @@
 
 mod interface;
 
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,11 +19,11 @@ use hyper::{Method, Request};
 use serde_json::{Value, json};
 
 use super::endpoints::{
-    self, Address, DescriptionAge, EndpointState, Lease, Pool, Readiness, Standing,
+    self, DescriptionAge, EndpointState, Lease, Pool, Readiness, Servers, Standing,
 };
 use super::http::{excerpt, failure_of, unanswered, unreadable};
 use super::options::{self, Dependencies, Model, Type, base_url};
-use super::{Health, Job, Maintenance, ModelInterface, Run, Runner, Success};
+use super::{Health, Job, Maintenance, ModelInterface, Run, Runner, Success, managed};
 use orrery_config::reader::Section;
 use orrery_domain::attempt::Failure;
 use orrery_domain::classify::ErrorClass;
@@ -42,18 +43,19 @@ const LOOK_MAX: Duration = Duration::from_millis(500);
 
 /// The manifest section of this runner type.
 pub const TYPE: Type =
-    Type { name: "cog", read: |section, _folder| Some(Arc::new(Options::read(section)?)) };
+    Type { name: "cog", read: |section, folder| Some(Arc::new(Options::read(section, folder)?)) };
 
 /// The manifest's options.
 #[derive(Debug, PartialEq)]
 struct Options {
-    /// The containers' addresses, without trailing slashes.
-    addresses: Vec<Address>,
+    /// The containers, whose URLs have no trailing slashes.
+    servers: Servers,
 }
 
 impl Options {
-    fn read(section: &mut Section<'_>) -> Option<Self> {
-        Some(Self { addresses: endpoints::read(section, base_url)? })
+    fn read(section: &mut Section<'_>, folder: &Path) -> Option<Self> {
+        let health = managed::health(section);
+        Some(Self { servers: Servers::read(section, folder, health, base_url)? })
     }
 }
 
@@ -63,12 +65,26 @@ impl options::Options for Options {
     }
 
     fn concurrency(&self) -> Option<usize> {
-        endpoints::concurrency(&self.addresses)
+        self.servers.concurrency()
+    }
+
+    fn programs(&self) -> Vec<PathBuf> {
+        self.servers.programs()
+    }
+
+    fn missing(&self) -> Option<String> {
+        self.servers.missing()
     }
 
     fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner> {
         let tasks = dependencies.guard.tasks.clone();
-        let servers = model.servers(&self.addresses, true, true, dependencies);
+        let check = managed::Check {
+            path: "/health-check".to_owned(),
+            is_ready: |answer| readiness_of(&answer.body),
+            authorization: None,
+            describes_model: true,
+        };
+        let servers = model.servers(&self.servers, true, true, Some(check), dependencies);
         Arc::new(CogRunner::new(model, dependencies.client.clone(), tasks, servers))
     }
 }
@@ -133,7 +149,7 @@ impl CogRunner {
                     sent.map_err(|error| unanswered(&self.model.name, error))?
                 }
                 Some(lease) => {
-                    let request = request(lease.url())?;
+                    let request = request(&lease.url())?;
                     let sent = self.client.send_when_able(request, &limits).await;
                     (sent.map_err(|error| failure_of(&self.model.name, &error))?, lease)
                 }
@@ -144,7 +160,7 @@ impl CogRunner {
             match answer.status.as_u16() {
                 202 => held = Some(lease),
                 409 => lease.note(None),
-                503 if !job.may_fall_back && self.is_starting(lease.url()).await => {}
+                503 if !job.may_fall_back && self.is_starting(&lease.url()).await => {}
                 _ => {
                     lease.note(None);
                     return Ok(answer);
@@ -274,6 +290,14 @@ impl Runner for CogRunner {
 
     fn interface(&self) -> Option<Arc<ModelInterface>> {
         self.known().interface.clone()
+    }
+
+    fn managed(&self) -> Option<&Arc<managed::Server>> {
+        self.servers.server()
+    }
+
+    fn diagnostics(&self) -> Option<String> {
+        self.servers.server()?.diagnostics()
     }
 }
 

@@ -17,7 +17,7 @@ async fn container(answer: fn(&str, usize) -> (u16, String)) -> (CogRunner, Arc<
 
 fn of(url: String, tasks: Tasks) -> CogRunner {
     let model = Model::of_test("m", Duration::from_secs(20));
-    let servers = model.servers(&[Address::of(url)], true, true, &Dependencies::none());
+    let servers = model.servers(&Servers::of(&[&url]), true, true, None, &Dependencies::none());
     CogRunner::new(model, Client::trusted(), tasks, servers)
 }
 

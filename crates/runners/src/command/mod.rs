@@ -104,12 +104,7 @@ impl Options {
 
 impl options::Options for Options {
     fn programs(&self) -> Vec<PathBuf> {
-        // A program name without a slash is looked up in `PATH`; script paths are among the
-        // arguments.
-        let is_path = |(place, word): &(usize, &String)| *place > 0 || word.contains('/');
-        let words = self.command.iter().enumerate().filter(is_path);
-        let paths = words.map(|(_, word)| self.directory.join(word));
-        paths.filter(|path| path.is_file()).collect()
+        programs(&self.command, &self.directory)
     }
 
     fn missing(&self) -> Option<String> {
@@ -122,12 +117,21 @@ impl options::Options for Options {
     }
 }
 
-fn program(value: &values::Value<'_>) -> Parsed<Vec<String>> {
+pub(crate) fn program(value: &values::Value<'_>) -> Parsed<Vec<String>> {
     let command = list(values::string)(value)?;
     if command.first().is_none_or(String::is_empty) {
         return Err(values::wrong(value, "a list: the program, then its arguments"));
     }
     Ok(command)
+}
+
+/// Returns the files that a command started in `directory` runs as programs.
+pub(crate) fn programs(command: &[String], directory: &Path) -> Vec<PathBuf> {
+    // A program name without a slash is looked up in `PATH`; script paths are among the arguments.
+    let is_path = |(place, word): &(usize, &String)| *place > 0 || word.contains('/');
+    let words = command.iter().enumerate().filter(is_path);
+    let paths = words.map(|(_, word)| directory.join(word));
+    paths.filter(|path| path.is_file()).collect()
 }
 
 /// Returns the missing file that a command started in `directory` needs: its program, or the script
@@ -168,7 +172,7 @@ fn is_program(path: &Path) -> bool {
 }
 
 /// Parses the path of a directory that must exist; a relative path is resolved against `folder`.
-fn directory(folder: &Path) -> impl Fn(&values::Value<'_>) -> Parsed<PathBuf> {
+pub(crate) fn directory(folder: &Path) -> impl Fn(&values::Value<'_>) -> Parsed<PathBuf> {
     move |value| {
         let path = values::path(folder)(value)?;
         let missing = || problem(value, format!("{} is not a folder", path.display()));
@@ -176,7 +180,9 @@ fn directory(folder: &Path) -> impl Fn(&values::Value<'_>) -> Parsed<PathBuf> {
     }
 }
 
-fn variable(folder: &Path) -> impl Fn(&str, &values::Value<'_>) -> Parsed<(String, Secret)> {
+pub(crate) fn variable(
+    folder: &Path,
+) -> impl Fn(&str, &values::Value<'_>) -> Parsed<(String, Secret)> {
     move |name, value| {
         let secret = values::secret(folder)(value)?;
         if name.is_empty() || name.contains(['=', '\0']) || secret.expose().contains('\0') {

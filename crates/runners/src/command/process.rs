@@ -61,6 +61,8 @@ pub struct Program<'a> {
     pub writable: &'a [PathBuf],
     /// The name of the model, passed in an environment variable.
     pub model: Option<&'a str>,
+    /// How long the program may take to exit after SIGTERM; `None` means the guard's default.
+    pub grace: Option<Duration>,
 }
 
 impl GuardConfig {
@@ -98,6 +100,7 @@ pub struct Process {
     pub home: Arc<TempDir>,
     /// The control group of the guard and all its descendants.
     control: Option<Group>,
+    grace: Duration,
 }
 
 impl Process {
@@ -120,6 +123,9 @@ impl Process {
         let control = control.transpose()?;
         if let Some(control) = &control {
             command.arg("--group").arg(control.path());
+        }
+        if let Some(grace) = program.grace {
+            command.arg("--grace").arg(grace.as_millis().to_string());
         }
         command.arg("--directory").arg(program.directory).arg("--").args(program.command);
         command.env_clear();
@@ -147,7 +153,9 @@ impl Process {
         // The task lives as long as the process and is not tracked, because a shutdown would
         // otherwise wait for idle workers.
         Tasks::attend(tail.clone().drain(stderr));
-        let process = Self { child, group, stdin: Some(stdin), home: Arc::new(home), control };
+        let grace = program.grace.unwrap_or_default();
+        let home = Arc::new(home);
+        let process = Self { child, group, stdin: Some(stdin), home, control, grace };
         Ok((process, stdout))
     }
 
@@ -160,7 +168,7 @@ impl Process {
     pub async fn end(&mut self) -> Option<ExitStatus> {
         self.stdin = None;
         self.ask_guard();
-        self.gone(ENDING).await
+        self.gone(ENDING.saturating_add(self.grace)).await
     }
 
     /// Waits briefly for the process to exit by itself, then ends it.

@@ -53,6 +53,7 @@ impl Worker {
             memory_bytes: options.memory_bytes,
             writable: &options.writable,
             model: Some(&model.name),
+            grace: None,
         };
         let (process, stdout) = Process::start(guard, &program, tail)?;
         let stdout = BufReader::new(stdout);

@@ -1,10 +1,13 @@
 //! Parses `url` and `urls` of a `[runner]` table: the endpoints of a model, their weights, and
 //! their concurrency. This module does no I/O.
 
+use std::path::{Path, PathBuf};
+
 use serde_json::json;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::{command, managed};
 use orrery_config::reader::{Parsed, Problem, Section};
 use orrery_config::values::{self, problem, whole};
 use orrery_domain::spelling::nearest;
@@ -37,9 +40,67 @@ impl Address {
 /// The URL parser of a runner type.
 pub(super) type ReadUrl = fn(&values::Value<'_>) -> Parsed<String>;
 
+/// The servers of a model: remote ones, or one that this service starts.
+#[derive(Debug, PartialEq)]
+pub struct Servers {
+    pub addresses: Vec<Address>,
+    pub start: Option<managed::Options>,
+}
+
+impl Servers {
+    /// Parses the servers of a `[runner]` table: `url` or `urls`, or `start` with the keys of
+    /// [`managed`]. `health` is the readiness path, which some runners also use for remote servers.
+    /// Errors are recorded in the section.
+    pub(crate) fn read(
+        section: &mut Section<'_>,
+        folder: &Path,
+        health: Option<String>,
+        url: ReadUrl,
+    ) -> Option<Self> {
+        let start = managed::Options::read(section, folder, health);
+        if section.span("start").is_none() {
+            return Some(Self { addresses: read(section, url)?, start: None });
+        }
+        section.refuse("urls", "a server that `runner.start` starts has one `url`");
+        let is_written = section.span("url").is_some();
+        let one = section.optional("url", |value| url(&managed::with_number(value)));
+        let address = match one {
+            None if is_written => None,
+            None => url(&managed::default_url()).ok(),
+            Some(url) => Some(url),
+        };
+        Some(Self { addresses: vec![Address::of(address?)], start: Some(start?) })
+    }
+
+    /// Creates remote servers at these URLs.
+    #[cfg(test)]
+    pub(crate) fn of(urls: &[&str]) -> Self {
+        let addresses = urls.iter().map(|url| Address::of((*url).to_owned())).collect();
+        Self { addresses, start: None }
+    }
+
+    /// Returns the default concurrency.
+    #[must_use]
+    pub fn concurrency(&self) -> Option<usize> {
+        concurrency(&self.addresses)
+    }
+
+    /// Returns the files that the command of the started server runs as programs.
+    pub(crate) fn programs(&self) -> Vec<PathBuf> {
+        let start = self.start.as_ref();
+        start.map(|start| command::programs(start.command(), start.directory())).unwrap_or_default()
+    }
+
+    /// Returns a missing file that the started server needs.
+    pub(crate) fn missing(&self) -> Option<String> {
+        let start = self.start.as_ref()?;
+        command::missing(start.command(), start.directory())
+    }
+}
+
 /// Parses the endpoints of a `[runner]` table: `url`, or `urls` with at least one entry. Errors are
 /// recorded in the section.
-pub fn read(section: &mut Section<'_>, url: ReadUrl) -> Option<Vec<Address>> {
+fn read(section: &mut Section<'_>, url: ReadUrl) -> Option<Vec<Address>> {
     let one = section.optional("url", url);
     let several = section.optional("urls", |value| list(value, url));
     match (section.span("url"), section.span("urls")) {
@@ -58,7 +119,7 @@ pub fn read(section: &mut Section<'_>, url: ReadUrl) -> Option<Vec<Address>> {
 
 /// Returns the total concurrency of several endpoints, if each of them sets its own.
 #[must_use]
-pub fn concurrency(addresses: &[Address]) -> Option<usize> {
+fn concurrency(addresses: &[Address]) -> Option<usize> {
     let each: Option<Vec<usize>> = addresses.iter().map(|one| one.concurrency).collect();
     each.map(|each| each.into_iter().sum::<usize>().min(CONCURRENCY_MAX))
 }

@@ -2,6 +2,7 @@
 //! endpoint's state, in the metrics, and, if the outcome adds the endpoint to the rotation or
 //! removes it, in the log.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use tokio::time::Instant;
 
 use super::Group;
 use super::endpoint::{Change, Endpoint};
+use crate::managed::InUse;
 use orrery_domain::attempt::Failure;
 use orrery_domain::classify::ErrorClass;
 use orrery_http::client;
@@ -29,13 +31,25 @@ pub struct Lease {
     pub(super) is_strict: bool,
     pub(super) is_noted: bool,
     pub(super) has_place: bool,
+    /// The use of the server, if this service starts it.
+    pub(super) in_use: Option<InUse>,
 }
 
 impl Lease {
     /// Returns the endpoint's URL.
     #[must_use]
-    pub fn url(&self) -> &str {
-        &self.endpoint.url
+    pub fn url(&self) -> Cow<'_, str> {
+        let url = &self.endpoint.url;
+        self.in_use.as_ref().map_or(Cow::Borrowed(url), |in_use| Cow::Owned(in_use.url(url)))
+    }
+
+    /// Returns whether the server has exited since this service started it; waits briefly for its
+    /// exit. Records nothing on the endpoint then, since the next server is another one.
+    pub(super) async fn has_lost_server(&mut self) -> bool {
+        let Some(in_use) = &self.in_use else { return false };
+        let has_ended = in_use.has_ended().await;
+        self.is_noted |= has_ended;
+        has_ended
     }
 
     /// Records the outcome of the request; `None` means that it received a response. Only the first

@@ -36,13 +36,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::{Request, StatusCode};
 
-pub use self::address::{Address, concurrency, name_of, read};
+pub use self::address::{Address, Servers, name_of};
 pub use self::description::DescriptionAge;
 use self::endpoint::Endpoint;
 pub use self::endpoint::{Readiness, Standing};
 pub use self::lease::Lease;
 use self::lease::report;
 use super::Health;
+use super::managed::Server;
 use crate::openai::stream_options::Refusal;
 use orrery_http::Body;
 use orrery_http::client::{self, Client, Limits, Overflow, Response};
@@ -52,8 +53,11 @@ use orrery_runtime as runtime;
 
 /// Timeout for an endpoint to report its health or description, and the maximum number of bytes
 /// read from its response.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
+pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 const PROBE_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Maximum number of times that a request is repeated because its server, which this service starts,
+/// has exited.
+const REPEATS_MAX: u32 = 2;
 /// Maximum number of endpoints tried per request.
 const TRIES_MAX: usize = 3;
 /// Amount by which a selection increases the turn counter of an endpoint with weight 1.
@@ -64,6 +68,9 @@ const TURN: u64 = 1 << 20;
 pub enum Error<E> {
     /// The request could not be built.
     Unmade(E),
+    /// The server that this service starts cannot be started, as a phrase that follows the model's
+    /// name.
+    Unstarted(String),
     Client(client::Error),
 }
 
@@ -116,6 +123,8 @@ pub struct Settings<'s> {
     pub starts_unknown: bool,
     /// Whether an error response, or one that is not what was requested, counts as no response.
     pub is_strict: bool,
+    /// The server behind the only endpoint, if this service starts it.
+    pub server: Option<Arc<Server>>,
 }
 
 /// The endpoints of one model, as named in one manifest.
@@ -127,6 +136,7 @@ pub struct Pool {
     is_probed: bool,
     is_strict: bool,
     patience: Duration,
+    server: Option<Arc<Server>>,
     /// The highest turn counter with which an endpoint has been selected.
     turn: AtomicU64,
     /// Whether the endpoints have rejected `stream_options`.
@@ -212,9 +222,16 @@ impl Pool {
             is_probed: settings.is_probed,
             is_strict: settings.is_strict,
             patience: settings.patience,
+            server: settings.server.clone(),
             turn: AtomicU64::new(0),
             stream_options: Refusal::default(),
         }
+    }
+
+    /// Returns the server behind the only endpoint, if this service starts it.
+    #[must_use]
+    pub const fn server(&self) -> Option<&Arc<Server>> {
+        self.server.as_ref()
     }
 
     /// Returns the number of endpoints.
@@ -281,13 +298,19 @@ impl Pool {
     {
         let mut tried: Vec<Arc<Endpoint>> = Vec::new();
         let mut last = None;
+        let mut repeats = 0;
         loop {
+            let in_use = match &self.server {
+                Some(server) => Some(server.open().await.map_err(Error::Unstarted)?),
+                None => None,
+            };
             let Some(mut lease) = self.lease(&tried).await else {
                 // There is at least one endpoint, so at least one was tried.
                 let no_server = client::Error::Connection(connector::Error::NoHost);
                 return last.unwrap_or(Err(Error::Client(no_server)));
             };
-            let request = request(&lease.endpoint.url).map_err(Error::Unmade)?;
+            lease.in_use = in_use;
+            let request = request(&lease.url()).map_err(Error::Unmade)?;
             let (answer, may_go_on) = match send(request).await {
                 Ok(answer) => {
                     let status = status(&answer);
@@ -298,6 +321,10 @@ impl Pool {
                     (Ok(answer), is_missing)
                 }
                 Err(error) => {
+                    if repeats < REPEATS_MAX && lease.has_lost_server().await {
+                        repeats += 1;
+                        continue;
+                    }
                     let may_go_on = lease.note_error(&error);
                     (Err(Error::Client(error)), may_go_on)
                 }
@@ -372,12 +399,16 @@ impl Pool {
             is_strict: self.is_strict,
             is_noted: false,
             has_place: true,
+            in_use: None,
         })
     }
 
     /// Returns the model's health, derived from its endpoints.
     #[must_use]
     pub fn health(&self) -> Health {
+        if let Some(server) = &self.server {
+            return server.health();
+        }
         let seen: Vec<_> =
             self.entries.iter().map(|entry| entry.endpoint.seen(self.is_probed)).collect();
         let has = |standing| seen.iter().any(|one| one.standing == standing);
@@ -400,6 +431,9 @@ impl Pool {
     /// Returns whether an endpoint can be selected that responds, or is due for a trial.
     #[must_use]
     pub fn has_usable(&self) -> bool {
+        if let Some(server) = &self.server {
+            return !matches!(server.health(), Health::Failing(_));
+        }
         let now = runtime::monotonic_now();
         let is_usable =
             |entry: &Entry| entry.endpoint.standing(now, self.is_probed).0 == Standing::Usable;
@@ -435,16 +469,23 @@ impl Pool {
     /// Returns the URL of a usable endpoint.
     #[must_use]
     pub fn usable(&self) -> Option<String> {
+        if let Some(server) = &self.server {
+            return server.address();
+        }
         let is_usable =
             |entry: &&Entry| entry.endpoint.seen(self.is_probed).standing == Standing::Usable;
         self.entries.iter().find(is_usable).map(|entry| entry.endpoint.url.clone())
     }
 
-    /// Probes all endpoints that are due, concurrently. `probe` must limit its own duration.
+    /// Probes all endpoints that are due, concurrently. `probe` must limit its own duration. Starts
+    /// and stops the server instead, if this service starts it.
     pub async fn probe<F>(&self, probe: impl Fn(String) -> F)
     where
         F: Future<Output = Readiness>,
     {
+        if let Some(server) = &self.server {
+            return server.maintain().await;
+        }
         let now = runtime::monotonic_now();
         let due = self.entries.iter().filter(|entry| entry.endpoint.is_probe_due(now));
         let probes = due.map(|entry| {
@@ -524,6 +565,7 @@ impl Pool {
             is_probed: false,
             starts_unknown: false,
             is_strict: false,
+            server: None,
         };
         Self::new(&settings, &Registry::default())
     }

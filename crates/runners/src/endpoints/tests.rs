@@ -24,6 +24,7 @@ fn pool_in(registry: &Registry, urls: &[(&str, u32, Option<usize>)], is_probed: 
         is_probed,
         starts_unknown: false,
         is_strict: false,
+        server: None,
     };
     Pool::new(&settings, registry)
 }
@@ -72,6 +73,7 @@ async fn ask(
         }
         Err(Error::Client(error)) => Err(error),
         Err(Error::Unmade(never)) => match never {},
+        Err(Error::Unstarted(reason)) => panic!("{reason}"),
     };
     (answer, asked.into_inner().unwrap())
 }
@@ -83,7 +85,7 @@ fn endpoints_get_requests_by_weight() {
     let of_b = held.iter().filter(|lease| lease.url() == "http://b").count();
     assert_eq!(of_b, 6, "requests in flight at b");
     drop(held);
-    let turns: Vec<String> = (0..40).map(|_| picked(&pool).url().to_owned()).collect();
+    let turns: Vec<String> = (0..40).map(|_| picked(&pool).url().into_owned()).collect();
     let of_b = turns.iter().filter(|url| *url == "http://b").count();
     assert!((29..=31).contains(&of_b), "sequential requests to b: {of_b}");
     // An idle endpoint receives the next request, regardless of the turns.
@@ -100,7 +102,7 @@ async fn endpoint_concurrency_is_enforced_by_waiting() {
     tokio::pin!(waiting);
     assert!(futures_util::poll!(&mut waiting).is_pending());
     let free = held.pop().unwrap();
-    let url = free.url().to_owned();
+    let url = free.url().into_owned();
     drop(free);
     assert_eq!(waiting.await.unwrap().url(), url);
 }

@@ -64,10 +64,10 @@ pub(crate) enum Load {
 
 impl Load {
     /// All load modes.
-    const ALL: [Self; 2] = [Self::OnDemand, Self::AtStart];
+    pub(crate) const ALL: [Self; 2] = [Self::OnDemand, Self::AtStart];
 
     /// Returns the mode's spelling in manifests.
-    const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::OnDemand => "on_demand",
             Self::AtStart => "at_start",

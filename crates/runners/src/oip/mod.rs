@@ -14,6 +14,7 @@
 mod metadata;
 mod tensors;
 
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -24,10 +25,10 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
 use self::metadata::Metadata;
-use super::endpoints::{self, Address, DescriptionAge, EndpointState, Pool, Readiness};
+use super::endpoints::{self, DescriptionAge, EndpointState, Pool, Readiness, Servers};
 use super::http::{excerpt, unanswered, unreadable};
 use super::options::{self, Dependencies, Model, Type, base_url};
-use super::{Health, Job, Maintenance, ModelInterface, Run, Runner, Success};
+use super::{Health, Job, Maintenance, ModelInterface, Run, Runner, Success, managed};
 use orrery_config::reader::{Parsed, Section};
 use orrery_config::values::{self, problem, text};
 use orrery_domain::attempt::Failure;
@@ -48,26 +49,27 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_'
 
 /// The manifest section of this runner type.
 pub const TYPE: Type =
-    Type { name: "oip", read: |section, _folder| Some(Arc::new(Options::read(section)?)) };
+    Type { name: "oip", read: |section, folder| Some(Arc::new(Options::read(section, folder)?)) };
 
 /// The manifest's options.
 #[derive(Debug, PartialEq)]
 struct Options {
-    /// Server addresses without `/v2` and without trailing slashes.
-    addresses: Vec<Address>,
+    /// Servers whose URLs have neither `/v2` nor trailing slashes.
+    servers: Servers,
     /// The model's path below a server's URL: `/v2/models/…`.
     path: String,
 }
 
 impl Options {
-    fn read(section: &mut Section<'_>) -> Option<Self> {
-        let addresses = endpoints::read(section, root_url);
+    fn read(section: &mut Section<'_>, folder: &Path) -> Option<Self> {
+        let health = managed::health(section);
+        let servers = Servers::read(section, folder, health, root_url);
         let model = section.required("model", text);
         let version = section.optional("version", text);
         let part = |text: &str| utf8_percent_encode(text, PLAIN).to_string();
         let version = version.map_or_else(String::new, |one| format!("/versions/{}", part(&one)));
         let path = format!("/v2/models/{}{version}", part(&model?));
-        Some(Self { addresses: addresses?, path })
+        Some(Self { servers: servers?, path })
     }
 }
 
@@ -88,11 +90,25 @@ impl options::Options for Options {
     }
 
     fn concurrency(&self) -> Option<usize> {
-        endpoints::concurrency(&self.addresses)
+        self.servers.concurrency()
+    }
+
+    fn programs(&self) -> Vec<PathBuf> {
+        self.servers.programs()
+    }
+
+    fn missing(&self) -> Option<String> {
+        self.servers.missing()
     }
 
     fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner> {
-        let servers = model.servers(&self.addresses, true, true, dependencies);
+        let check = managed::Check {
+            path: format!("{}/ready", self.path),
+            is_ready: managed::success,
+            authorization: None,
+            describes_model: true,
+        };
+        let servers = model.servers(&self.servers, true, true, Some(check), dependencies);
         let client = dependencies.client.clone();
         Arc::new(OipRunner { options: self, model, client, servers, known: Mutex::default() })
     }
@@ -286,6 +302,14 @@ impl Runner for OipRunner {
 
     fn endpoints(&self) -> Vec<EndpointState> {
         self.servers.states()
+    }
+
+    fn managed(&self) -> Option<&Arc<managed::Server>> {
+        self.servers.server()
+    }
+
+    fn diagnostics(&self) -> Option<String> {
+        self.servers.server()?.diagnostics()
     }
 }
 

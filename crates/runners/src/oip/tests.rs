@@ -10,10 +10,10 @@ use crate::stand_in::server;
 use orrery_domain::money::Usd;
 
 fn of(urls: &[&str]) -> OipRunner {
-    let addresses: Vec<Address> = urls.iter().map(|url| Address::of((*url).to_owned())).collect();
+    let servers_of = Servers::of(urls);
     let model = Model::of_test("m", Duration::from_secs(20));
-    let servers = model.servers(&addresses, true, true, &Dependencies::none());
-    let options = Arc::new(Options { addresses, path: "/v2/models/a%2Fb".to_owned() });
+    let servers = model.servers(&servers_of, true, true, None, &Dependencies::none());
+    let options = Arc::new(Options { servers: servers_of, path: "/v2/models/a%2Fb".to_owned() });
     OipRunner { options, model, client: Client::trusted(), servers, known: Mutex::default() }
 }
 

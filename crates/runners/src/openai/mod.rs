@@ -14,7 +14,7 @@ pub mod said;
 pub mod shape;
 pub mod stream_options;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hyper::header::{AUTHORIZATION, HeaderValue};
@@ -24,10 +24,10 @@ use serde_json::{Value, json};
 pub use self::exchange::{ANSWER_MAX, Exchange};
 pub use self::failure::{Failure, Said};
 use self::stream_options::{StreamOptions, ask_with_options};
-use super::endpoints::{self, Address, EndpointState, Lease, Pool, Readiness};
+use super::endpoints::{self, EndpointState, Lease, Pool, Readiness, Servers};
 use super::http::failure_of;
 use super::options::{self, Dependencies, Model, Type, base_url, secret_header};
-use super::{Health, Job, Maintenance, Run, Runner, Server, Success};
+use super::{Health, Job, Maintenance, Run, Runner, Server, Success, managed};
 use orrery_config::reader::Section;
 use orrery_config::values::{self, one_of};
 use orrery_domain::attempt;
@@ -58,8 +58,8 @@ pub const TYPE: Type = Type {
 /// The manifest's options.
 #[derive(Debug, PartialEq)]
 struct Options {
-    /// URLs that end with `/v1`, without a trailing slash.
-    addresses: Vec<Address>,
+    /// Servers whose URLs end with `/v1`, without a trailing slash.
+    servers: Servers,
     /// The model's name on the server.
     model: String,
     kind: Kind,
@@ -73,12 +73,14 @@ impl Options {
     }
 
     fn read(section: &mut Section<'_>, folder: &Path) -> Option<Self> {
-        let addresses = endpoints::read(section, |value| values::api_url(value, base_url(value)?));
+        let health = managed::health(section);
+        let url = |value: &values::Value<'_>| values::api_url(value, base_url(value)?);
+        let servers = Servers::read(section, folder, health, url);
         let model = section.required("model", values::text);
         let kind = section.required("kind", one_of(&Kind::ALL, Kind::as_str));
         let bearer = |value: &values::Value<'_>| secret_header(value, "Bearer ", folder);
         let authorization = section.optional("key", bearer);
-        Some(Self { addresses: addresses?, model: model?, kind: kind?, authorization })
+        Some(Self { servers: servers?, model: model?, kind: kind?, authorization })
     }
 }
 
@@ -88,19 +90,34 @@ impl options::Options for Options {
     }
 
     fn concurrency(&self) -> Option<usize> {
-        endpoints::concurrency(&self.addresses)
+        self.servers.concurrency()
+    }
+
+    fn programs(&self) -> Vec<PathBuf> {
+        self.servers.programs()
+    }
+
+    fn missing(&self) -> Option<String> {
+        self.servers.missing()
     }
 
     fn concern(&self) -> Option<String> {
-        let found = self.addresses.iter().find_map(|one| values::without_path(&one.url));
+        let found = self.servers.addresses.iter().find_map(|one| values::without_path(&one.url));
         found.map(|(detail, _meant)| format!("runner.url {detail}"))
     }
 
     fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner> {
         // A single server is not probed, because it may belong to a third party; its health is
         // derived from its responses.
-        let is_probed = self.addresses.len() > 1;
-        let servers = Arc::new(model.servers(&self.addresses, is_probed, false, dependencies));
+        let is_probed = self.servers.addresses.len() > 1;
+        let check = managed::Check {
+            path: "/models".to_owned(),
+            is_ready: managed::answers,
+            authorization: self.authorization.clone(),
+            describes_model: false,
+        };
+        let servers = model.servers(&self.servers, is_probed, false, Some(check), dependencies);
+        let servers = Arc::new(servers);
         let client = dependencies.client.clone();
         Arc::new(OpenAiRunner { options: self, model, client, servers, is_probed })
     }
@@ -306,6 +323,10 @@ impl OpenAiRunner {
         let request = |url: &str| exchange.request(url, &self.options.model, job, options);
         let failed = |error| match error {
             endpoints::Error::Unmade(failure) => failure,
+            endpoints::Error::Unstarted(reason) => {
+                let message = format!("the model '{}': {reason}", self.model.name);
+                Failure::new(503, ErrorClass::ProviderUnavailable, message)
+            }
             endpoints::Error::Client(error) => {
                 let attempt::Failure { class, message } = failure_of(&self.model.name, &error);
                 Failure::new(502, class, message)
@@ -367,7 +388,7 @@ impl Runner for OpenAiRunner {
 
     fn maintain(&self) -> Maintenance<'_> {
         Box::pin(async {
-            if self.is_probed {
+            if self.is_probed || self.servers.server().is_some() {
                 self.servers.probe(|url| self.probe(url)).await;
             }
         })
@@ -375,6 +396,14 @@ impl Runner for OpenAiRunner {
 
     fn endpoints(&self) -> Vec<EndpointState> {
         self.servers.states()
+    }
+
+    fn managed(&self) -> Option<&Arc<managed::Server>> {
+        self.servers.server()
+    }
+
+    fn diagnostics(&self) -> Option<String> {
+        self.servers.server()?.diagnostics()
     }
 }
 

@@ -56,13 +56,13 @@ fn stream(events: &str) -> String {
 
 fn runner(port: u16, kind: Kind) -> OpenAiRunner {
     let options = Options {
-        addresses: vec![Address::of(format!("http://127.0.0.1:{port}/v1"))],
+        servers: Servers::of(&[&format!("http://127.0.0.1:{port}/v1")]),
         model: "llama".to_owned(),
         kind,
         authorization: Some(HeaderValue::from_static("Bearer t0ken")),
     };
     let model = Model::of_test("talker", Duration::from_secs(20));
-    let servers = Arc::new(Pool::of_test(&options.addresses, model.timeout));
+    let servers = Arc::new(Pool::of_test(&options.servers.addresses, model.timeout));
     OpenAiRunner {
         options: Arc::new(options),
         model,
