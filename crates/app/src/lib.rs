@@ -396,10 +396,11 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
     Ok(running)
 }
 
-/// Loads limits, key policies and names of counted models into memory, before the first request.
+/// Loads limits, key policies, owners of chains and names of counted models into memory, before the first request.
 async fn load_accounts(services: &Services) -> anyhow::Result<()> {
     services.accounts.load_limits().await?;
     services.accounts.load_policies().await?;
+    services.chains.load().await?;
     let organizations = services.accounts.organizations().await?;
     let ids: Vec<_> = organizations.into_iter().map(|organization| organization.id).collect();
     Ok(services.billing.load(ids).await?)

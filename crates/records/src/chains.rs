@@ -4,6 +4,9 @@
 //! When a chain is saved, it is validated against the request schemas of its models: the mapped
 //! input must be able to match each schema. This module never runs a model.
 
+use std::collections::HashSet;
+use std::sync::{Arc, PoisonError, RwLock};
+
 use serde_json::{Map, Value};
 
 use crate::audit::{Actor, Recorder};
@@ -60,6 +63,9 @@ pub struct Chains {
     store: Store,
     clock: Clock,
     recorder: Recorder,
+    /// The organizations that may have chains, so that a call of any other reads no rows. `None`
+    /// until they are loaded.
+    organizations: Arc<RwLock<Option<HashSet<OrganizationId>>>>,
 }
 
 impl Chains {
@@ -67,7 +73,29 @@ impl Chains {
     #[must_use]
     pub fn new(store: Store, clock: Clock) -> Self {
         let recorder = Recorder::new(clock.clone());
-        Self { store, clock, recorder }
+        Self { store, clock, recorder, organizations: Arc::default() }
+    }
+
+    /// Loads which organizations have chains.
+    ///
+    /// # Errors
+    /// [`Error::Storage`]
+    pub async fn load(&self) -> Result<(), Error> {
+        let prefix = Key::table(Table::Chain);
+        let start = prefix.as_bytes().len();
+        let mut found = HashSet::new();
+        let mut rows = self.store.scan(prefix);
+        while let Some((key, _)) = rows.next().await? {
+            let id = key.as_bytes().get(start..).and_then(<[u8]>::first_chunk::<16>);
+            found.extend(id.map(|id| OrganizationId::from(*id)));
+        }
+        *self.organizations.write().unwrap_or_else(PoisonError::into_inner) = Some(found);
+        Ok(())
+    }
+
+    fn may_have(&self, organization: OrganizationId) -> bool {
+        let found = self.organizations.read().unwrap_or_else(PoisonError::into_inner);
+        found.as_ref().is_none_or(|found| found.contains(&organization))
     }
 
     /// Returns the same chains with `actor` as the audit log's actor.
@@ -106,6 +134,11 @@ impl Chains {
             created_at: now,
             updated_at: now,
         };
+        if let Some(found) =
+            self.organizations.write().unwrap_or_else(PoisonError::into_inner).as_mut()
+        {
+            found.insert(organization);
+        }
         let mut commit = Commit::of_new_work();
         commit.create(key(organization, model, name), &chain)?;
         self.recorder.add(&mut commit, "chain.create", subject(model, name), organization)?;
@@ -123,6 +156,9 @@ impl Chains {
         organization: OrganizationId,
         model: &str,
     ) -> Result<Option<Chain>, Error> {
+        if !self.may_have(organization) {
+            return Ok(None);
+        }
         let prefix = Key::table(Table::Chain).id(organization).text(model);
         let chains: Vec<Chain> = self.store.records(Page::of(prefix, CHAINS_MAX)).await?;
         Ok(chains.into_iter().find(|chain| chain.enabled))

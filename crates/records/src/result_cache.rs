@@ -29,7 +29,8 @@ pub const SLOTS: u16 = 4096;
 pub const RESULT_BYTES_MAX: usize = 64 * 1024;
 /// Number of rows that a sweep processes at a time.
 const SWEEP_BATCH: usize = 500;
-/// The byte before the slot in the key of an expiry time, which a sweep reads without the result.
+/// The byte before the slot in the key of a row with an expiry time. Expiry times have their own
+/// rows, so that a sweep need not read the results.
 const EXPIRY: u8 = 0;
 /// The byte before the slot in the key of a result.
 const RESULT: u8 = 1;

@@ -197,17 +197,7 @@ impl Usage {
         let model = self.name(commit, payer.organization, day.month(), calls);
         for grain in [Grain::Day(day), Grain::Month(day.month())] {
             let row = period(payer.organization, grain).id(payer.key).text(&model);
-            let Sums { requests, tokens, cost } = calls.sums;
-            for (counter, amount) in [
-                (b'r', signed(requests)),
-                (b'i', signed(tokens.input)),
-                (b'o', signed(tokens.output)),
-                (b'c', cost.micros()),
-            ] {
-                if amount != 0 {
-                    commit.add(row.clone().raw(&[counter]), amount);
-                }
-            }
+            commit.add_each(row, &numbers(calls.sums));
         }
         if !calls.sums.cost.is_zero() {
             commit.add(total(payer.organization, day.month()), calls.sums.cost.micros());
@@ -283,8 +273,8 @@ impl Usage {
                 if read > COUNTERS_MAX {
                     return Err(Error::TooManyCounters);
                 }
-                let Some((caller, model, counter)) = parse(key.as_bytes(), start) else { continue };
-                let Ok(amount) = value.try_into().map(i64::from_be_bytes) else { continue };
+                let Some((caller, model)) = parse(key.as_bytes(), start) else { continue };
+                let Some(sums) = sums(&value) else { continue };
                 let (day, month) = match grain {
                     Grain::Day(day) => (Some(day), day.month()),
                     Grain::Month(month) => (None, month),
@@ -295,7 +285,7 @@ impl Usage {
                     key: by.key.then_some(caller),
                     model: by.model.then(|| model.into()),
                 };
-                add(groups.entry(group).or_default(), counter, amount);
+                groups.entry(group).or_default().add(&sums);
                 if groups.len() > GROUPS_MAX {
                     return Err(Error::TooManyGroups);
                 }
@@ -397,26 +387,30 @@ fn pieces(span: Span, by_day: bool, today: Day) -> Result<Vec<Grain>, Error> {
     Ok(pieces)
 }
 
-fn add(sums: &mut Sums, counter: u8, amount: i64) {
-    let count = u64::try_from(amount).unwrap_or_default();
-    sums.add(&match counter {
-        b'r' => Sums { requests: count, ..Sums::default() },
-        b'i' => Sums { tokens: Tokens { input: count, ..Tokens::default() }, ..Sums::default() },
-        b'o' => Sums { tokens: Tokens { output: count, ..Tokens::default() }, ..Sums::default() },
-        _ => Sums { cost: Usd::from_micros(amount), ..Sums::default() },
-    });
+/// Returns the counters of a row.
+fn numbers(sums: Sums) -> [i64; 4] {
+    let Sums { requests, tokens, cost } = sums;
+    [signed(requests), signed(tokens.input), signed(tokens.output), cost.micros()]
+}
+
+/// Parses the value of a row.
+fn sums(row: &[u8]) -> Option<Sums> {
+    let ([requests, input, output, cost], []) = row.as_chunks::<8>() else { return None };
+    let count = |bytes: &[u8; 8]| u64::try_from(i64::from_be_bytes(*bytes)).unwrap_or_default();
+    let tokens = Tokens { input: count(input), output: count(output), ..Tokens::default() };
+    let cost = Usd::from_micros(i64::from_be_bytes(*cost));
+    Some(Sums { requests: count(requests), tokens, cost })
 }
 
 fn signed(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// Parses the part of a counter's key that follows the period.
-fn parse(row: &[u8], start: usize) -> Option<(KeyId, Cow<'_, str>, u8)> {
-    let (key, rest) = row.get(start..)?.split_first_chunk::<16>()?;
-    let (counter, model) = rest.split_last()?;
+/// Parses the part of a row's key that follows the period.
+fn parse(row: &[u8], start: usize) -> Option<(KeyId, Cow<'_, str>)> {
+    let (key, model) = row.get(start..)?.split_first_chunk::<16>()?;
     let model = String::from_utf8_lossy(model.strip_suffix(b"\0")?);
-    Some((KeyId::from(*key), model, *counter))
+    Some((KeyId::from(*key), model))
 }
 
 fn period(organization: OrganizationId, grain: Grain) -> Key {

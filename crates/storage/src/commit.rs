@@ -11,6 +11,9 @@ use super::error::Error;
 use super::key::Key;
 use super::record::{Record, encode};
 
+/// Number of writes that [`Commit::add_each`] searches for an addition to the same row.
+const MERGED_WITHIN: usize = 32;
+
 /// A precondition of a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expect {
@@ -44,6 +47,9 @@ pub enum Write {
     /// writer computes the sum, so concurrent additions are never lost. The sum saturates at the
     /// bounds of `i64`.
     Add(Key, i64),
+    /// Adds numbers to the counters in the row under the key, like [`Write::Add`]. An absent row
+    /// counts as zeros; a row always has the same number of counters.
+    AddEach(Key, Vec<i64>),
     /// Appends a row to the counted list under the key; the writer assigns its number.
     Append(Key, Vec<u8>),
 }
@@ -145,6 +151,29 @@ impl Commit {
         self
     }
 
+    /// Adds to several counters in one row, such as a count and a sum. Additions to the same row
+    /// become one if they are close to each other, so that the writer has less to do.
+    pub fn add_each(&mut self, key: Key, deltas: &[i64]) -> &mut Self {
+        for write in self.writes.iter_mut().rev().take(MERGED_WITHIN) {
+            match write {
+                Write::AddEach(held, sums) if *held == key => {
+                    for (sum, delta) in sums.iter_mut().zip(deltas) {
+                        *sum = sum.saturating_add(*delta);
+                    }
+                    return self;
+                }
+                Write::Put(held, _) | Write::Delete(held) if *held == key => break,
+                Write::Put(..)
+                | Write::Delete(_)
+                | Write::Add(..)
+                | Write::AddEach(..)
+                | Write::Append(..) => {}
+            }
+        }
+        self.writes.push(Write::AddEach(key, deltas.to_vec()));
+        self
+    }
+
     /// Appends a row to a counted list, see [`super::list`].
     pub fn append(&mut self, list: Key, row: Vec<u8>) -> &mut Self {
         self.writes.push(Write::Append(list, row));
@@ -196,7 +225,9 @@ impl Commit {
             Write::Put(key, value) | Write::Append(key, value) => {
                 key.as_bytes().len().saturating_add(value.len())
             }
-            Write::Delete(key) | Write::Add(key, _) => key.as_bytes().len(),
+            Write::Delete(key) | Write::Add(key, _) | Write::AddEach(key, _) => {
+                key.as_bytes().len()
+            }
         };
         self.writes.iter().map(of).sum()
     }

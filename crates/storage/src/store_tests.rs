@@ -280,6 +280,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         4 => (name(), value).prop_map(|(name, value)| Write::Put(key(&name), value)),
         1 => name().prop_map(|name| Write::Delete(key(&name))),
         1 => (name(), -5_i64..5).prop_map(|(name, n)| Write::Add(key(&format!("n{name}")), n)),
+        1 => (name(), -5_i64..5).prop_map(|(name, n)| Write::AddEach(key(&format!("s{name}")), vec![n, 1])),
         1 => name().prop_map(|name| Write::Append(key(&format!("l{name}")), vec![1])),
     ];
     let act = prop_oneof![
@@ -301,6 +302,12 @@ fn apply(model: &mut BTreeMap<Key, Vec<u8>>, writes: &[Write]) {
             Write::Add(key, delta) => {
                 let before = writer::counter(model.get(key).map(Vec::as_slice)).unwrap();
                 model.insert(key.clone(), (before + delta).to_be_bytes().to_vec());
+            }
+            Write::AddEach(key, deltas) => {
+                let row = model.get(key).map(Vec::as_slice);
+                let before = writer::counters(row, deltas.len()).unwrap();
+                let sums = before.iter().zip(deltas).map(|(sum, delta)| sum + delta);
+                model.insert(key.clone(), sums.flat_map(i64::to_be_bytes).collect());
             }
             Write::Append(key, value) => {
                 let before = writer::counter(model.get(key).map(Vec::as_slice)).unwrap();

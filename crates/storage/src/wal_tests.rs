@@ -60,7 +60,7 @@ fn expected(commits: u64) -> BTreeMap<Key, Vec<u8>> {
                 commit::Write::Put(key, value) => rows.insert(key, value),
                 commit::Write::Delete(key) => rows.remove(&key),
                 commit::Write::Add(key, _) => rows.insert(key, number.to_be_bytes().to_vec()),
-                commit::Write::Append(..) => None,
+                commit::Write::AddEach(..) | commit::Write::Append(..) => None,
             };
         }
     }

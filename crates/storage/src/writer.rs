@@ -233,6 +233,13 @@ impl Writer {
                 Write::Add(key, delta) => {
                     self.count(key, delta, &mut rows, overlay)?;
                 }
+                Write::AddEach(key, deltas) => {
+                    let before = self.newest(&key, &rows, overlay)?;
+                    let before = counters(before.as_deref(), deltas.len())?;
+                    let sums = before.iter().zip(&deltas).map(|(sum, n)| sum.saturating_add(*n));
+                    let row = sums.flat_map(i64::to_be_bytes).collect();
+                    rows.push((key, Some(row)));
+                }
                 Write::Append(list, value) => {
                     let after = self.count(list.clone(), 1, &mut rows, overlay)?;
                     let number = u64::try_from(after.saturating_sub(1)).unwrap_or_default();
@@ -260,14 +267,18 @@ impl Writer {
         rows: &mut Changes,
         overlay: &Rows,
     ) -> Result<i64, Error> {
-        let own = rows.iter().rev().find(|(held, _)| *held == key);
-        let before: Option<Vec<u8>> = match own {
-            Some((_, value)) => Option::clone(value),
-            None => self.current(&key, overlay)?,
-        };
+        let before = self.newest(&key, rows, overlay)?;
         let sum = counter(before.as_deref())?.saturating_add(delta);
         rows.push((key, Some(sum.to_be_bytes().to_vec())));
         Ok(sum)
+    }
+
+    /// Returns the row under the key, as the earlier writes `rows` of the same commit leave it.
+    fn newest(&self, key: &Key, rows: &Changes, overlay: &Rows) -> Result<Option<Vec<u8>>, Error> {
+        match rows.iter().rev().find(|(held, _)| held == key) {
+            Some((_, value)) => Ok(value.clone()),
+            None => self.current(key, overlay),
+        }
     }
 
     fn current(&self, key: &Key, overlay: &Rows) -> Result<Option<Vec<u8>>, Error> {
@@ -417,6 +428,17 @@ pub(crate) fn counter(row: Option<&[u8]>) -> Result<i64, Malformed> {
         reason: "it must have eight bytes".to_owned(),
     })?;
     Ok(i64::from_be_bytes(bytes))
+}
+
+/// Parses the value of a row with `count` counters.
+pub(crate) fn counters(row: Option<&[u8]>, count: usize) -> Result<Vec<i64>, Malformed> {
+    let Some(bytes) = row else { return Ok(vec![0; count]) };
+    let (numbers, rest) = bytes.as_chunks::<8>();
+    if numbers.len() != count || !rest.is_empty() {
+        let reason = format!("it must have {count} numbers of eight bytes");
+        return Err(Malformed { record: "counters", reason });
+    }
+    Ok(numbers.iter().map(|number| i64::from_be_bytes(*number)).collect())
 }
 
 /// Returns the result of a commit. The commit remains valid even if its caller no longer waits.
