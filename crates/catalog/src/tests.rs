@@ -285,6 +285,21 @@ fn catalog_rejects_world_writable_programs() {
 }
 
 #[test]
+fn catalog_rejects_started_servers_that_others_can_change() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let (folder, catalog) = open();
+    let path = folder.path().join("a.toml");
+    let server = "slug = 'team/a'\noutput_type = 'string'\n\
+                  [runner]\ntype = 'http'\nstart = ['/bin/true']\n";
+    fs::write(&path, server).unwrap();
+    assert!(catalog.reload().errors.is_empty());
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o646)).unwrap();
+    let errors = catalog.reload().errors;
+    assert!(errors[0].message.contains("a.toml has mode 0646"), "{errors:?}");
+}
+
+#[test]
 fn catalog_rejects_programs_of_other_users() {
     use std::os::unix::fs::{PermissionsExt as _, chown};
 

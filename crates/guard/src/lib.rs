@@ -112,22 +112,26 @@ async fn watch(args: &GuardArgs) -> io::Result<u8> {
             _ = terminate.recv() => break,
         }
     }
-    // A service that has died may be started again at once, and needs the worker's memory.
-    let is_orphan = getppid().map(Pid::as_raw_nonzero).is_none_or(|now| now.get() != args.parent);
-    let grace = if is_orphan { GRACE_MILLIS.min(args.grace) } else { args.grace };
-    let status = terminate_worker(worker, Duration::from_millis(grace))?;
+    let status = terminate_worker(worker, args)?;
     kill_descendants();
     Ok(status.map_or(0, code_of))
 }
 
-/// Sends SIGTERM to the worker and waits for its exit, at most for `grace`.
-fn terminate_worker(worker: Option<Pid>, grace: Duration) -> io::Result<Option<ExitStatus>> {
+/// Sends SIGTERM to the worker and waits for its exit, at most for its grace period. The period is
+/// short once the service has exited: it may be started again at once, and needs the worker's
+/// memory.
+fn terminate_worker(worker: Option<Pid>, args: &GuardArgs) -> io::Result<Option<ExitStatus>> {
     if let Some(worker) = worker {
         // The worker may have exited in the meantime.
         let _gone = kill_process(worker, Signal::TERM);
     }
     let asked = runtime::monotonic_now();
-    while asked.elapsed() < grace {
+    let has_parent =
+        || getppid().is_some_and(|parent| parent.as_raw_nonzero().get() == args.parent);
+    let grace = || {
+        Duration::from_millis(if has_parent() { args.grace } else { GRACE_MILLIS.min(args.grace) })
+    };
+    while asked.elapsed() < grace() {
         if let Some(status) = reap(worker)? {
             return Ok(Some(status));
         }

@@ -67,6 +67,7 @@ pub(crate) struct Activity {
     /// Whether the connection closes after a response to a request that has not been read
     /// completely.
     has_unread: AtomicBool,
+    is_stopping: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -100,8 +101,13 @@ impl Activity {
             is_blocked: false,
             unblocked_at: now,
         };
-        let (has_waited, has_unread) = (AtomicBool::new(true), AtomicBool::new(false));
-        Arc::new(Self { timeouts, state: Mutex::new(state), has_waited, has_unread })
+        Arc::new(Self {
+            timeouts,
+            state: Mutex::new(state),
+            has_waited: AtomicBool::new(true),
+            has_unread: AtomicBool::new(false),
+            is_stopping: AtomicBool::new(false),
+        })
     }
 
     /// Marks a request as in flight until the guard is dropped.
@@ -131,6 +137,11 @@ impl Activity {
     /// be sending its request.
     pub(crate) fn leaves_unread(&self) {
         self.has_unread.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends the discarding of unread bytes, for a shutdown.
+    pub(crate) fn stops_lingering(&self) {
+        self.is_stopping.store(true, Ordering::Relaxed);
     }
 
     /// Resolves when a deadline has passed.
@@ -360,6 +371,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Watched<S> {
 
     /// Reads and discards the rest of the request.
     fn poll_discard(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.activity.is_stopping.load(Ordering::Relaxed) {
+            return Poll::Ready(());
+        }
         let inner = &mut self.inner;
         let mut piece = [0; DISCARDED_PIECE];
         self.linger.get_or_insert_with(Linger::new).poll(context, |context| {

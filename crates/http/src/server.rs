@@ -418,7 +418,10 @@ impl Connection {
                 ended = connection.as_mut() => return log_end(ended),
                 Some(limit) = limits.next() => match limit {
                     Limit::Overdue(overdue) => return log_overdue(overdue, peer),
-                    Limit::Stopping => connection.as_mut().graceful_shutdown(),
+                    Limit::Stopping => {
+                        activity.stops_lingering();
+                        connection.as_mut().graceful_shutdown();
+                    }
                 },
             }
         }

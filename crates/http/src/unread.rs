@@ -2,10 +2,11 @@
 //! before the response, so that an HTTP/1.1 connection can be reused. If more is left, an HTTP/1.1
 //! response announces that the connection closes, and the rest is discarded after the response.
 //!
-//! Some clients read the response only once they have sent their entire body. They lose the
-//! response if an HTTP/1.1 connection is closed earlier, because closing a socket with unread bytes
-//! resets the connection (RFC 9112, section 9.6), or if an HTTP/2 stream is reset earlier (which
-//! RFC 9113, section 8.1, permits).
+//! Some clients read the response only once they have sent their entire body. If the server closes
+//! an HTTP/1.1 connection before the client has sent everything, the client loses the response,
+//! because closing a socket with unread bytes resets the connection (RFC 9112, section 9.6). The
+//! same happens if the server resets an HTTP/2 stream too early, which RFC 9113, section 8.1,
+//! permits.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -97,7 +98,7 @@ pub(crate) struct Linger {
 }
 
 impl Linger {
-    /// Starts to discard: the limits count from now.
+    /// Starts to discard the rest of a request. The time limits begin with this call.
     pub(crate) fn new() -> Self {
         let now = runtime::monotonic_now();
         let deadline = Box::pin(sleep_until(now + LINGER_IDLE));

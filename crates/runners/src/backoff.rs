@@ -28,7 +28,8 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// Creates a backoff with these delays after the first failure, and at most.
+    /// Creates a backoff whose delay is `first` after the first failure and doubles with each
+    /// further failure, up to `most`.
     #[must_use]
     pub fn between(first: Duration, most: Duration) -> Self {
         Self { first, most, failures: 0, not_before: runtime::monotonic_now() }

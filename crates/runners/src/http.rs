@@ -55,7 +55,7 @@ struct Options {
 impl Options {
     fn read(section: &mut Section<'_>, folder: &Path) -> Option<Self> {
         let health = section.optional("health", path);
-        let servers = Servers::read(section, folder, health.clone(), url);
+        let servers = Servers::read(section, folder, health.clone(), url, "");
         let method = section.get("method", Method::POST, method);
         let header = |name: &str, value: &values::Value<'_>| {
             let wrong = || problem(value, format!("{name:?} is not a valid header name"));
@@ -74,7 +74,7 @@ impl options::Options for Options {
         self.servers.concurrency()
     }
 
-    fn programs(&self) -> Vec<PathBuf> {
+    fn programs(&self) -> Option<Vec<PathBuf>> {
         self.servers.programs()
     }
 

@@ -59,9 +59,10 @@ pub trait Options: Debug + Send + Sync + Comparable {
         None
     }
 
-    /// Returns the files that the runner runs as programs.
-    fn programs(&self) -> Vec<PathBuf> {
-        Vec::new()
+    /// Returns the files that the runner runs as programs; `None` if it starts none of the operator's
+    /// programs.
+    fn programs(&self) -> Option<Vec<PathBuf>> {
+        None
     }
 
     /// Returns a missing local dependency. Only `orrery check` uses this result: a program may be

@@ -37,6 +37,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if "messages" in asked and self.path != "/v1/chat/completions":
+            return self.send_error(404)
         words = (asked.get("messages") or [{"content": asked.get("sleep", "0")}])[-1]["content"]
         time.sleep(float(words))
         said = f"{given.name} {os.getpid()} {os.environ['PORT']}"

@@ -99,9 +99,6 @@ enum CostType {
     UsageBased,
 }
 
-/// The runner type for programs.
-const COMMAND: &str = "command";
-
 /// Parses and validates one manifest.
 ///
 /// # Errors
@@ -120,8 +117,7 @@ pub(crate) fn read(path: &Path) -> Result<Manifest, Vec<Error>> {
     })?;
     // Anyone who can write to such a manifest, or to its program, can run programs as the service's
     // user.
-    if parsed.runner.type_name == COMMAND {
-        let programs = parsed.runner.options.programs();
+    if let Some(programs) = parsed.runner.options.programs() {
         let mut files = std::iter::once(path).chain(programs.iter().map(PathBuf::as_path));
         let changeable =
             changeable_by_others(folder).or_else(|| files.find_map(replaceable_by_others));

@@ -55,7 +55,7 @@ struct Options {
 impl Options {
     fn read(section: &mut Section<'_>, folder: &Path) -> Option<Self> {
         let health = managed::health(section);
-        Some(Self { servers: Servers::read(section, folder, health, base_url)? })
+        Some(Self { servers: Servers::read(section, folder, health, base_url, "")? })
     }
 }
 
@@ -68,7 +68,7 @@ impl options::Options for Options {
         self.servers.concurrency()
     }
 
-    fn programs(&self) -> Vec<PathBuf> {
+    fn programs(&self) -> Option<Vec<PathBuf>> {
         self.servers.programs()
     }
 

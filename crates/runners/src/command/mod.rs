@@ -103,8 +103,8 @@ impl Options {
 }
 
 impl options::Options for Options {
-    fn programs(&self) -> Vec<PathBuf> {
-        programs(&self.command, &self.directory)
+    fn programs(&self) -> Option<Vec<PathBuf>> {
+        Some(programs(&self.command, &self.directory))
     }
 
     fn missing(&self) -> Option<String> {

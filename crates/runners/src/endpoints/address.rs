@@ -49,13 +49,15 @@ pub struct Servers {
 
 impl Servers {
     /// Parses the servers of a `[runner]` table: `url` or `urls`, or `start` with the keys of
-    /// [`managed`]. `health` is the readiness path, which some runners also use for remote servers.
+    /// [`managed`]. `health` is the readiness path, which some runners also use for remote servers,
+    /// and `default_path` the path of a started server's URL if the manifest has no `url`.
     /// Errors are recorded in the section.
     pub(crate) fn read(
         section: &mut Section<'_>,
         folder: &Path,
         health: Option<String>,
         url: ReadUrl,
+        default_path: &str,
     ) -> Option<Self> {
         let start = managed::Options::read(section, folder, health);
         if section.span("start").is_none() {
@@ -66,7 +68,7 @@ impl Servers {
         let one = section.optional("url", |value| url(&managed::with_number(value)));
         let address = match one {
             None if is_written => None,
-            None => url(&managed::default_url()).ok(),
+            None => url(&managed::default_url(default_path)).ok(),
             Some(url) => Some(url),
         };
         Some(Self { addresses: vec![Address::of(address?)], start: Some(start?) })
@@ -85,10 +87,10 @@ impl Servers {
         concurrency(&self.addresses)
     }
 
-    /// Returns the files that the command of the started server runs as programs.
-    pub(crate) fn programs(&self) -> Vec<PathBuf> {
-        let start = self.start.as_ref();
-        start.map(|start| command::programs(start.command(), start.directory())).unwrap_or_default()
+    /// Returns the files in the server's start command that are run as programs or scripts.
+    pub(crate) fn programs(&self) -> Option<Vec<PathBuf>> {
+        let start = self.start.as_ref()?;
+        Some(command::programs(start.command(), start.directory()))
     }
 
     /// Returns a missing file that the started server needs.

@@ -55,8 +55,7 @@ use orrery_runtime as runtime;
 /// read from its response.
 pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 const PROBE_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Maximum number of times that a request is repeated because its server, which this service starts,
-/// has exited.
+/// Maximum number of repeats of a request after the exit of a server that this service started.
 const REPEATS_MAX: u32 = 2;
 /// Maximum number of endpoints tried per request.
 const TRIES_MAX: usize = 3;

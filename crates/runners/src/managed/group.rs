@@ -1,12 +1,14 @@
 //! Groups of servers that share memory, such as that of a GPU. A server is started when its memory
 //! is free; other servers of the group give way for it.
 //!
-//! Servers wait in the order in which they asked. A server that is running keeps its place for
-//! `swap_after`; then it gives way as soon as it is idle or, after the other has waited for
-//! `swap_after`, even while its requests continue to arrive: it is drained. So a group swaps at most
-//! once per `swap_after`, and no server waits without end for a busy one.
+//! Servers that wait for memory get it in the order in which they asked for it. A server runs for
+//! at least `swap_after`. After that, it is stopped for another server as soon as it is idle or, if
+//! the other has waited for `swap_after`, even while its requests continue to arrive: it is
+//! drained. So a group swaps at most once per `swap_after`, and no server waits without end for a
+//! busy one.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -50,6 +52,22 @@ pub struct Group {
     turn: AsyncMutex<()>,
     /// Notified when a server of the group becomes idle or stops.
     changed: Notify,
+    /// The memory of processes that are ending although their servers are gone, in bytes.
+    leaving: AtomicU64,
+}
+
+/// Memory of a group that a process takes until this value is dropped.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    group: Arc<Group>,
+    memory: u64,
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.group.leaving.fetch_sub(self.memory, Ordering::Relaxed);
+        self.group.note_change();
+    }
 }
 
 impl Group {
@@ -65,6 +83,22 @@ impl Group {
         self.changed.notify_waiters();
     }
 
+    /// Takes memory for a process that is ending, until the returned value is dropped.
+    pub(super) fn leave(self: &Arc<Self>, memory: u64) -> Leaving {
+        self.leaving.fetch_add(memory, Ordering::Relaxed);
+        Leaving { group: Arc::clone(self), memory }
+    }
+
+    /// Returns whether the group has memory for the server now.
+    pub(super) fn has_room_for(&self, server: &Arc<Server>) -> bool {
+        self.used(&self.others(server)).saturating_add(server.memory()) <= self.memory
+    }
+
+    fn used(&self, others: &[(Arc<Server>, Option<Instant>)]) -> u64 {
+        let others: u64 = others.iter().map(|(other, _)| other.memory()).sum();
+        others.saturating_add(self.leaving.load(Ordering::Relaxed))
+    }
+
     /// Waits until the group has memory for the server, and marks the server as loading. The time
     /// limit is that of the caller.
     pub(super) async fn claim(&self, server: &Arc<Server>) {
@@ -74,8 +108,7 @@ impl Group {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
             let others = self.others(server);
-            let used: u64 = others.iter().map(|(other, _)| other.memory()).sum();
-            if used.saturating_add(server.memory()) <= self.memory {
+            if self.used(&others).saturating_add(server.memory()) <= self.memory {
                 server.begin_loading();
                 return;
             }
@@ -98,8 +131,8 @@ impl Group {
         others.filter_map(|other| other.holding().map(|since| (other, since))).collect()
     }
 
-    /// Chooses the server that gives way: the one that has been idle longest, or one that is in use
-    /// if the waiting server has waited long enough.
+    /// Chooses the server that is stopped: the one that has been idle longest, or one that is in
+    /// use if the waiting server has waited long enough.
     fn victim(
         &self,
         others: &[(Arc<Server>, Option<Instant>)],
@@ -133,7 +166,7 @@ impl Group {
     }
 }
 
-/// The server that gives way.
+/// Which server is stopped to free memory, or when to look for one again.
 enum Victim {
     Now(Arc<Server>),
     /// None before this time, unless something changes.

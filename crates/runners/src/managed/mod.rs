@@ -83,12 +83,12 @@ pub struct Check {
     pub describes_model: bool,
 }
 
-/// Returns whether a status is a success, as a readiness.
+/// Returns `Ready` if the status is a success, and `Unready` otherwise.
 pub(crate) fn success(answer: &Response) -> Readiness {
     ready_if(answer.status.is_success(), answer.status)
 }
 
-/// Returns whether a status is not the server's fault, as a readiness.
+/// Returns `Ready` unless the status is a server error.
 pub(crate) fn answers(answer: &Response) -> Readiness {
     ready_if(!answer.status.is_server_error(), answer.status)
 }
@@ -207,8 +207,8 @@ pub(crate) fn with_number<'v>(value: &'v values::Value<'v>) -> Cow<'v, values::V
 }
 
 /// The URL of a server whose manifest has no `url`.
-pub(crate) fn default_url() -> values::Value<'static> {
-    Spanned::new(0..0, DeValue::String(format!("http://127.0.0.1{PORT_UNKNOWN}").into()))
+pub(crate) fn default_url(path: &str) -> values::Value<'static> {
+    Spanned::new(0..0, DeValue::String(format!("http://127.0.0.1{PORT_UNKNOWN}{path}").into()))
 }
 
 /// Returns the URL with the server's port.

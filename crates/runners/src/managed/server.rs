@@ -12,6 +12,7 @@
 //! which requests fail at once with the reason.
 
 use std::process::ExitStatus;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -28,14 +29,15 @@ use crate::llm::Load;
 use crate::options::Dependencies;
 use crate::tail::Tail;
 use orrery_http::client::Client;
-use orrery_runtime as runtime;
+use orrery_runtime::{self as runtime, Tasks};
 
 /// Delays after starts that failed.
 const BACKOFF_FIRST: Duration = Duration::from_secs(5);
 const BACKOFF_MAX: Duration = Duration::from_secs(300);
 /// A server that has been ready for this long counts as healthy again.
 const STEADY: Duration = Duration::from_secs(60);
-/// Number of exits without a steady time in between, after which there is a backoff.
+/// After this many exits, without the server being ready for [`STEADY`] in between, restarts are
+/// delayed by the backoff.
 const EXITS_MAX: u32 = 3;
 /// How long a request whose connection broke waits for the exit of its server.
 const EXIT_WAIT: Duration = Duration::from_secs(1);
@@ -98,6 +100,8 @@ pub struct Server {
     starting: Arc<tokio::sync::Mutex<()>>,
     /// Notified when the phase changes, and when the last request in flight ends.
     changed: Notify,
+    /// Whether a task that [`Server::begin_open`] has started is running.
+    is_opening: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -220,6 +224,7 @@ impl Server {
             state: Mutex::new(state),
             starting: Arc::default(),
             changed: Notify::new(),
+            is_opening: AtomicBool::new(false),
         });
         if let Ok(Some(group)) = &server.group {
             group.add(&server);
@@ -329,14 +334,30 @@ impl Server {
     }
 
     /// Stops the server once its requests in flight have ended; new requests wait, and start it
-    /// again. Does nothing unless the server is ready.
-    pub async fn unload(&self) {
-        {
-            let mut state = self.lock_after_exit();
-            if state.phase != Phase::Ready {
-                return;
+    /// again. Does nothing unless the server is loading or ready. Dropping the future does not
+    /// interrupt the stop.
+    pub async fn unload(self: &Arc<Self>) {
+        let server = Arc::clone(self);
+        // An error means that the service is stopping, which ends the process anyway.
+        let _stopped = self.guard.tasks.spawn(async move { server.stop().await }).await;
+    }
+
+    async fn stop(&self) {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            {
+                let mut state = self.lock_after_exit();
+                match state.phase {
+                    Phase::Ready => {
+                        self.enter(&mut state, Phase::Draining);
+                        break;
+                    }
+                    Phase::Loading => {}
+                    Phase::Unloaded | Phase::Draining | Phase::Failed => return,
+                }
             }
-            self.enter(&mut state, Phase::Draining);
+            changed.await;
         }
         let instance = loop {
             let mut changed = std::pin::pin!(self.changed.notified());
@@ -357,12 +378,16 @@ impl Server {
         self.note_change();
     }
 
-    /// Starts the server in the background, which may wait for the memory of its group. Its state
-    /// shows a failure.
+    /// Starts the server in the background, which may wait for the memory of its group. If the
+    /// start fails, the server's state contains the reason.
     pub fn begin_open(self: &Arc<Self>) {
+        if self.is_opening.swap(true, Ordering::Relaxed) {
+            return;
+        }
         let server = Arc::clone(self);
         self.guard.tasks.spawn(async move {
             let _in_use = server.open().await;
+            server.is_opening.store(false, Ordering::Relaxed);
         });
     }
 
@@ -372,20 +397,26 @@ impl Server {
         let server = Arc::clone(self);
         self.guard.tasks.spawn(async move {
             server.lock().is_held = true;
-            server.unload().await;
+            server.stop().await;
         });
     }
 
     /// Starts and stops the server as configured, and records exits.
     pub(crate) async fn maintain(self: &Arc<Self>) {
         let (is_wanted, is_idle) = {
+            let fits = match &self.group {
+                // Only requests make other servers of the group stop.
+                Ok(Some(group)) => group.has_room_for(self),
+                Ok(None) => true,
+                Err(_) => false,
+            };
             let state = self.lock_after_exit();
             let is_down = matches!(state.phase, Phase::Unloaded | Phase::Failed);
             let is_due = is_down && !state.is_held && state.backoff.left().is_zero();
             let is_idle = state.phase == Phase::Ready
                 && state.in_use == 0
                 && state.idle_since.elapsed() >= self.options.idle_unload;
-            (is_due && self.group.is_ok(), is_idle)
+            (is_due && fits, is_idle)
         };
         let describes_model = self.check.as_ref().is_some_and(|check| check.describes_model);
         let starts_itself = match self.options.load {
@@ -395,7 +426,9 @@ impl Server {
         if starts_itself && is_wanted {
             self.begin_open();
         } else if self.options.load == Load::OnDemand && is_idle {
-            self.unload().await;
+            // The stop may take longer than the maintenance of a model.
+            let server = Arc::clone(self);
+            self.guard.tasks.spawn(async move { server.stop().await });
         }
     }
 
@@ -452,9 +485,9 @@ impl Server {
         self.options.memory.or(of_group.map(|group| group.memory)).unwrap_or(0)
     }
 
-    /// Returns `None` if the server takes no memory of its group, and otherwise the time since
-    /// which it has been ready, if it is.
-    #[expect(clippy::option_option, reason = "two questions that need one look")]
+    /// Returns `None` if the server takes no memory of its group. Otherwise returns the time at
+    /// which it became ready, or `Some(None)` if it is not ready.
+    #[expect(clippy::option_option, reason = "both answers must come from one lock of the state")]
     pub(super) fn holding(&self) -> Option<Option<Instant>> {
         let state = self.lock_after_exit();
         match state.phase {
@@ -495,6 +528,13 @@ impl Server {
             return state;
         };
         let reason = self.describe(status);
+        let mut process = instance.process;
+        if tokio::runtime::Handle::try_current().is_ok() {
+            // A guard that was killed has left its processes behind.
+            Tasks::attend(async move {
+                process.end().await;
+            });
+        }
         let was_steady = instance.ready_at.elapsed() >= STEADY;
         state.exits = if was_steady { 1 } else { state.exits.saturating_add(1) };
         if was_steady {
@@ -514,9 +554,10 @@ impl Server {
 
     /// Describes how the server exited, as a phrase that follows the model's name.
     pub(super) fn describe(&self, status: ExitStatus) -> String {
+        // A program's own output may contain secrets.
         let said = self.tail.last_line();
-        match said.filter(|_| status.code() == Some(orrery_guard::NOT_STARTED.into())) {
-            Some(line) => line.trim_start_matches(orrery_guard::LOG_PREFIX).to_owned(),
+        match said.as_deref().and_then(|line| line.strip_prefix(orrery_guard::LOG_PREFIX)) {
+            Some(line) => line.to_owned(),
             None => format!("its server exited ({status})"),
         }
     }
@@ -534,5 +575,24 @@ fn group_of(options: &Options, groups: &Groups) -> Result<Option<Arc<Group>>, St
             group.memory
         )),
         Some(_) | None => Ok(Some(group)),
+    }
+}
+
+impl Drop for Server {
+    /// Stops the process; its memory stays taken until it has exited. Outside a runtime, the process
+    /// exits by itself.
+    fn drop(&mut self) {
+        let memory = self.memory();
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let Some(mut instance) = state.instance.take() else { return };
+        if tokio::runtime::Handle::try_current().is_err() {
+            return;
+        }
+        let group = self.group.as_ref().ok().and_then(Option::clone);
+        let leaving = group.map(|group| group.leave(memory));
+        Tasks::attend(async move {
+            instance.process.end().await;
+            drop(leaving);
+        });
     }
 }

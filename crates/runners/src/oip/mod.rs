@@ -63,7 +63,7 @@ struct Options {
 impl Options {
     fn read(section: &mut Section<'_>, folder: &Path) -> Option<Self> {
         let health = managed::health(section);
-        let servers = Servers::read(section, folder, health, root_url);
+        let servers = Servers::read(section, folder, health, root_url, "");
         let model = section.required("model", text);
         let version = section.optional("version", text);
         let part = |text: &str| utf8_percent_encode(text, PLAIN).to_string();
@@ -93,7 +93,7 @@ impl options::Options for Options {
         self.servers.concurrency()
     }
 
-    fn programs(&self) -> Vec<PathBuf> {
+    fn programs(&self) -> Option<Vec<PathBuf>> {
         self.servers.programs()
     }
 

@@ -75,7 +75,7 @@ impl Options {
     fn read(section: &mut Section<'_>, folder: &Path) -> Option<Self> {
         let health = managed::health(section);
         let url = |value: &values::Value<'_>| values::api_url(value, base_url(value)?);
-        let servers = Servers::read(section, folder, health, url);
+        let servers = Servers::read(section, folder, health, url, "/v1");
         let model = section.required("model", values::text);
         let kind = section.required("kind", one_of(&Kind::ALL, Kind::as_str));
         let bearer = |value: &values::Value<'_>| secret_header(value, "Bearer ", folder);
@@ -93,7 +93,7 @@ impl options::Options for Options {
         self.servers.concurrency()
     }
 
-    fn programs(&self) -> Vec<PathBuf> {
+    fn programs(&self) -> Option<Vec<PathBuf>> {
         self.servers.programs()
     }
 
