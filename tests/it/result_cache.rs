@@ -1,5 +1,5 @@
-//! The result cache: which predictions, steps and calls get an earlier result, what that costs, and
-//! who never gets it.
+//! Tests of the result cache: the predictions, steps and calls that reuse a result, the cost of a
+//! hit, and the cases in which a result must not be reused.
 
 use hyper::Method;
 use orrery_api::Role;

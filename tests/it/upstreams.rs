@@ -280,7 +280,10 @@ async fn failing_upstream_cools_down_and_returns() {
     let loads = service.asks(&owner, Method::GET, "/models").send().await.expect(200);
     let shown = &loads["upstreams"][0];
     assert_eq!((&shown["name"], &shown["state"]), (&json!("cool"), &json!("left out")), "{loads}");
-    assert!(shown.get("spend").is_none(), "other organizations have paid it: {shown}");
+    assert!(
+        shown.get("spend").is_none(),
+        "an organization must not see the spend of all organizations: {shown}"
+    );
     let text = service.ask(Role::Metrics, Method::GET, "/metrics").send().await.text;
     for line in [
         "orrery_upstream_used{upstream=\"cool\"} 0",

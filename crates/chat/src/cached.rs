@@ -144,7 +144,8 @@ impl Call {
         Ok(Answer::Stream { execution, cache, pieces })
     }
 
-    /// Returns what the cache had for a call that was made: nothing, if the model has a cache.
+    /// Returns the cache outcome of a call that reached the model: a miss if the model has a cache,
+    /// and otherwise `None`.
     pub(super) fn cache_miss(&self) -> Option<CacheOutcome> {
         self.slot.as_ref().map(|_| CacheOutcome::Miss)
     }

@@ -186,7 +186,7 @@ fn introduction(key: &Key) -> String {
     };
     let valid = key.expires_at.map_or("until it is deleted".to_owned(), |at| format!("until {at}"));
     let Key { id, name, .. } = key;
-    format!("Key {id} ({name}) {owner}, valid {valid}. It is shown only now:")
+    format!("Key {id} ({name}) {owner}, valid {valid}. Copy it now; it will not be shown again:")
 }
 
 async fn list(admin: &Admin, organization: Option<&str>, output: &Output) -> anyhow::Result<()> {

@@ -571,8 +571,8 @@ pub struct UpstreamLoad {
     pub keys: usize,
     /// Keys that rest, because the upstream limits or rejects them.
     pub resting_keys: usize,
-    /// What the callers of all organizations have paid for its answers since the start of the
-    /// service, in US dollars. Only for admin keys.
+    /// The total spend of all organizations on this upstream since the service started, in US
+    /// dollars. Only for admin keys.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spend: Option<f64>,
 }

@@ -58,7 +58,8 @@ pub(crate) struct NewResult {
 pub(crate) struct Ran {
     success: runners::Success,
     is_cached: bool,
-    /// Where the output is cached; `None` if it is not, or if it comes from there.
+    /// The cache entry in which the output will be stored. `None` if the output is not cached, or
+    /// if it was read from the cache.
     entry: Option<Entry>,
 }
 

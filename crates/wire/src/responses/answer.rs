@@ -396,7 +396,7 @@ pub struct Compaction {
     pub object: &'static str,
     /// When it was created, in seconds since 1970.
     pub created_at: i64,
-    /// The items that stand for the conversation: one compaction.
+    /// One item of type `compaction`, which replaces the conversation in later requests.
     pub output: Vec<Item>,
     /// The tokens of the call that summarized the conversation, and their cost.
     pub usage: Usage,

@@ -118,7 +118,7 @@ pub(super) enum Report {
     },
 }
 
-/// What a model call has used, and its output for the result cache.
+/// The model and the tokens of a model call, and the result to store in the result cache, if any.
 #[derive(Debug)]
 pub(super) struct Used {
     pub model: String,
