@@ -113,7 +113,9 @@ fn fault(block: &Block, places: &Places) -> Option<String> {
         "toml" => {
             let folder = tempfile::tempdir().unwrap();
             let file = folder.path().join("it.toml");
-            std::fs::write(&file, places.put_into(&block.text)).unwrap();
+            // This machine may lack the program.
+            let text = places.put_into(&block.text).replace("\"llama-server\"", "\"true\"");
+            std::fs::write(&file, text).unwrap();
             if block.text.contains("[runner]") {
                 places.secret(&folder.path().join("token"), "secret");
                 std::fs::write(folder.path().join("shout.py"), "").unwrap();

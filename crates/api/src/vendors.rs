@@ -97,7 +97,10 @@ fn is_below(path: &str) -> bool {
 /// routes that are not served there.
 pub(crate) fn access_below(route: &Route) -> Option<Access> {
     family_of(route.path).filter(|family| family.vendor == Vendor::OpenAi)?;
-    let is_served = route.hosts.contains(&Role::Base) && route.path.starts_with(VERSION);
+    // OpenAI's API has no routes below a model.
+    let is_of_model = route.path.contains("{*slug}/");
+    let is_served =
+        route.hosts.contains(&Role::Base) && route.path.starts_with(VERSION) && !is_of_model;
     let access = if route.access == Access::MaybeKey { Access::Key } else { route.access };
     (is_served && matches!(access, Access::Key | Access::Link)).then_some(access)
 }

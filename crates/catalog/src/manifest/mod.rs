@@ -226,10 +226,14 @@ pub fn published_schema() -> Value {
         let schemas = types.iter().map(|name| {
             let mut whole = of(&format!("[{table}]\ntype = '{name}'"));
             let mut variant = whole.pointer_mut(&format!("/properties/{table}"))?.take();
-            // Either `url` or `urls` is required.
+            // Either `url` or `urls` is required, or `start`, which determines the URL.
             if variant.pointer("/properties/urls").is_some() {
                 variant.get_mut("required")?.as_array_mut()?.retain(|name| name != "url");
-                let either = serde_json::json!([{"required": ["url"]}, {"required": ["urls"]}]);
+                let either = serde_json::json!([
+                    {"required": ["url"]},
+                    {"required": ["urls"]},
+                    {"required": ["start"], "not": {"required": ["url"]}},
+                ]);
                 variant.as_object_mut()?.insert("oneOf".to_owned(), either);
             }
             Some(variant)

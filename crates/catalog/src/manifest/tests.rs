@@ -397,6 +397,8 @@ fn schema_accepts_what_the_parser_accepts_for_each_runner() {
             true,
         ),
         (format!("{head}[runner]\ntype = 'cog'\nurl = 'http://127.0.0.1:5000'"), true),
+        (format!("{head}[runner]\ntype = 'http'\nstart = ['x']"), true),
+        (format!("{head}[runner]\ntype = 'http'\nstart = ['x']\nurl = 'http://a'"), true),
         (format!("{head}[runner]\ntype = 'http'\nurl = 'http://a'\nbdoy = 1"), false),
         (format!("{head}[runner]\ntype = 'htpt'\nurl = 'http://a'"), false),
         (format!("{head}concurrency = 0\n[runner]\ntype = 'cog'\nurl = 'http://a'"), false),
