@@ -3,7 +3,9 @@
 `tests/clients/run` and `clients/test` use it.
 """
 
+import contextlib
 import hashlib
+import random
 import shutil
 import socket
 import subprocess
@@ -46,8 +48,12 @@ def install(cache, requirements, package):
 
 
 def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
+    """Returns a free port outside the range from which the kernel chooses ports. Otherwise, another test could get the
+    port before the service opens it."""
+    for port in random.sample(range(20_000, 30_000), 100):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise SystemExit("none of a hundred ports is free")
 
 
 def wait_until(what, is_ready, process):

@@ -4065,7 +4065,7 @@ export interface components {
              * @description When it was created, in seconds since 1970.
              */
             created_at: number;
-            /** @description The items that stand for the conversation: one compaction. */
+            /** @description One item of type `compaction`, which replaces the conversation in later requests. */
             output: components["schemas"]["ResponseItem"][];
             /** @description The tokens of the call that summarized the conversation, and their cost. */
             usage: components["schemas"]["ResponseUsage"];

@@ -7557,7 +7557,7 @@ class ResponseCompaction(TypedDict):
     """
     output: list[ResponseItem]
     """
-    The items that stand for the conversation: one compaction.
+    One item of type `compaction`, which replaces the conversation in later requests.
     """
     usage: ResponseUsage
     """
