@@ -80,7 +80,7 @@ impl options::Options for Options {
         let tasks = dependencies.guard.tasks.clone();
         let check = managed::Check {
             path: "/health-check".to_owned(),
-            is_ready: |answer| readiness_of(&answer.body),
+            is_ready: |answer| readiness_of(&answer.body) == Readiness::Ready,
             authorization: None,
             describes_model: true,
         };

@@ -169,7 +169,7 @@ impl Group {
 /// Which server is stopped to free memory, or when to look for one again.
 enum Victim {
     Now(Arc<Server>),
-    /// None before this time, unless something changes.
+    /// No server can be stopped before this time, unless something changes.
     At(Instant),
     /// None until something changes: the other servers are starting or stopping.
     None,

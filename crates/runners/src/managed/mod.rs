@@ -18,7 +18,6 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hyper::StatusCode;
 use hyper::header::HeaderValue;
 use toml::Spanned;
 use toml::de::DeValue;
@@ -26,7 +25,6 @@ use toml::de::DeValue;
 pub use self::group::{Group, Groups};
 pub use self::server::{InUse, Phase, Server, Situation};
 use super::command::{directory, program, variable};
-use super::endpoints::Readiness;
 use super::http::path;
 use super::llm::Load;
 use orrery_config::reader::{Parsed, Section};
@@ -36,7 +34,7 @@ use orrery_http::client::Response;
 
 /// What stands for the port in commands, environments and URLs.
 pub(crate) const PORT: &str = "${PORT}";
-/// The port of a URL in which [`PORT`] was written, until the server has one: a URL needs a number.
+/// Stands for [`PORT`] in a URL until the server has a port, because a URL needs a number.
 const PORT_UNKNOWN: &str = ":65535";
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 const START_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
@@ -76,28 +74,21 @@ pub struct Options {
 pub struct Check {
     /// A path that is appended to the server's URL.
     pub path: String,
-    pub is_ready: fn(&Response) -> Readiness,
+    pub is_ready: fn(&Response) -> bool,
     /// The header `Authorization`.
     pub authorization: Option<HeaderValue>,
     /// Whether the server is started once to learn what it serves.
     pub describes_model: bool,
 }
 
-/// Returns `Ready` if the status is a success, and `Unready` otherwise.
-pub(crate) fn success(answer: &Response) -> Readiness {
-    ready_if(answer.status.is_success(), answer.status)
+/// Returns whether the status is a success.
+pub(crate) fn success(answer: &Response) -> bool {
+    answer.status.is_success()
 }
 
-/// Returns `Ready` unless the status is a server error.
-pub(crate) fn answers(answer: &Response) -> Readiness {
-    ready_if(!answer.status.is_server_error(), answer.status)
-}
-
-fn ready_if(is_ready: bool, status: StatusCode) -> Readiness {
-    if is_ready {
-        return Readiness::Ready;
-    }
-    Readiness::Unready(format!("its server reports that it is not ready ({})", status.as_u16()))
+/// Returns whether the status is no server error.
+pub(crate) fn answers(answer: &Response) -> bool {
+    !answer.status.is_server_error()
 }
 
 impl Options {

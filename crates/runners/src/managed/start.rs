@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use super::server::{STOPPING, Server};
 use super::{PORT, at_port, success};
 use crate::command::process::{Process, Program};
-use crate::endpoints::{PROBE_TIMEOUT, Readiness};
+use crate::endpoints::PROBE_TIMEOUT;
 use orrery_config::secret::Secret;
 use orrery_http::client::{Limits, Overflow};
 use orrery_runtime::Tasks;
@@ -79,7 +79,7 @@ impl Server {
 
     async fn answers(&self, port: u16) -> bool {
         let url = at_port(&self.url, port);
-        let (target, check): (_, fn(&_) -> Readiness) = match (&self.options.health, &self.check) {
+        let (target, is_ready): (_, fn(&_) -> bool) = match (&self.options.health, &self.check) {
             (Some(path), _) => {
                 let target = url::Url::parse(&url).and_then(|url| url.join(path));
                 (target.map_or(url, String::from), success)
@@ -104,7 +104,7 @@ impl Server {
         };
         let Ok(request) = request.body(Bytes::new()) else { return false };
         let answer = self.client.send(request, &limits).await;
-        answer.is_ok_and(|answer| check(&answer) == Readiness::Ready)
+        answer.is_ok_and(|answer| is_ready(&answer))
     }
 }
 
