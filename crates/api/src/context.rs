@@ -58,7 +58,7 @@ impl Grant {
 #[derive(Debug)]
 pub struct Context {
     pub services: Arc<Services>,
-    pub request: Request,
+    pub request: Box<Request>,
     pub role: Role,
     /// The format of the route's errors where it is mounted.
     pub form: ErrorForm,
@@ -72,7 +72,7 @@ impl Context {
     #[must_use]
     pub const fn new(
         services: Arc<Services>,
-        request: Request,
+        request: Box<Request>,
         role: Role,
         form: ErrorForm,
         site: Option<Site>,

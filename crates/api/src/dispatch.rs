@@ -305,8 +305,10 @@ impl Host {
             body_rate: self.services.settings.body_min_rate,
         };
         let bodies = &self.services.bodies;
-        let mut request =
+        let request =
             Request::new(request, peer, id.to_owned(), params, limits, bodies.lease(&peer));
+        // On the way to the handler, each future moves the request into the next one.
+        let mut request = Box::new(request);
         request.path.drain(..mounted.prefix);
         request.note = note.clone();
         let result = self.counted(mounted, request, site).await;
@@ -345,7 +347,7 @@ impl Host {
     async fn counted(
         &self,
         mounted: Mounted,
-        request: Request,
+        request: Box<Request>,
         site: Option<Site>,
     ) -> Result<Response, crate::Error> {
         let slot = if has_no_request_id(mounted.route.path) {
@@ -372,7 +374,7 @@ impl Host {
     async fn handle(
         &self,
         mounted: Mounted,
-        mut request: Request,
+        mut request: Box<Request>,
         site: Option<Site>,
     ) -> Result<Response, crate::Error> {
         let Mounted { route, role, access, form, .. } = mounted;
@@ -453,7 +455,7 @@ impl Host {
     async fn note_unauthorized(
         &self,
         mounted: Mounted,
-        request: Request,
+        request: Box<Request>,
         site: Option<Site>,
         error: &crate::Error,
     ) {
@@ -470,7 +472,7 @@ impl Host {
     async fn note_forbidden(
         &self,
         route: &Route,
-        mut request: Request,
+        mut request: Box<Request>,
         site: Option<Site>,
         error: &crate::Error,
     ) {

@@ -36,7 +36,7 @@ impl Form {
     ///
     /// # Errors
     /// 400 without a boundary.
-    pub(crate) fn of(request: Request, what: &str) -> Result<Self, crate::Error> {
+    pub(crate) fn of(request: Box<Request>, what: &str) -> Result<Self, crate::Error> {
         let content_type = request.headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
         let boundary = content_type.and_then(|it| multer::parse_boundary(it).ok());
         let boundary = boundary.ok_or_else(|| {
@@ -163,7 +163,7 @@ impl Head {
 /// Returns the body's chunks. `bare` is the expected first line of a form whose lines end in LF.
 /// Such a form is rejected, because the parser would read the entire form without finding a field.
 fn pieces(
-    request: Request,
+    request: Box<Request>,
     failure: Failure,
     head: Head,
     bare: Vec<u8>,

@@ -194,11 +194,8 @@ impl Chat {
         (call.beside, call.slot) = (beside, slot);
         let (reply, answer) = oneshot::channel();
         // Even if the client disconnects, its usage is recorded.
-        let organization = caller.organization;
-        let running = self
-            .inner
-            .tasks
-            .complete(turns::on_behalf_of(organization, call.run(candidates, reply)));
+        let run = Box::pin(call.run(candidates, reply));
+        let running = self.inner.tasks.complete(turns::on_behalf_of(caller.organization, run));
         running.until(answer).await.unwrap_or(Err(Error::Engine(engine::Error::Stopping)))
     }
 

@@ -92,12 +92,14 @@ impl Drop for Waiting {
 }
 
 /// Runs `work`, in which every permit is taken for `organization`; `None` is the service itself.
-pub async fn on_behalf_of<F: Future>(
+///
+/// An `async fn` would have room for `work` twice: as its argument, and while it runs.
+pub fn on_behalf_of<F: Future>(
     organization: impl Into<Option<OrganizationId>>,
     work: F,
-) -> F::Output {
+) -> impl Future<Output = F::Output> {
     let scope = Scope { holder: organization.into(), waits: Mutex::default() };
-    SCOPE.scope(Arc::new(scope), work).await
+    SCOPE.scope(Arc::new(scope), work)
 }
 
 /// The organization for which this task works; `None` is the service itself.
