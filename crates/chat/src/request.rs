@@ -16,7 +16,7 @@ use orrery_domain::token_bound::TokenBound;
 use orrery_runners::openai::stream_options::StreamOptions;
 use orrery_wire::chat::{ANSWERS_MAX, CompletionRequest, EmbeddingsRequest};
 use orrery_wire::completions::{CompletionRequest as TextRequest, Document, RerankRequest};
-use orrery_wire::request::{Mismatch, field_names, read};
+use orrery_wire::request::{Mismatch, has_field, read};
 
 /// The option that requests the usage at the end of a stream.
 const INCLUDE_USAGE: &str = "include_usage";
@@ -367,12 +367,13 @@ pub(crate) fn known_fields<T: DeserializeOwned + JsonSchema + 'static>(
     fields: &RawObject,
 ) -> Result<T, InvalidRequest> {
     let mut known = Map::new();
-    for name in field_names::<T>() {
-        let Some(text) = fields.get(&name) else { continue };
+    let is_known = has_field::<T>();
+    for name in fields.names().filter(|name| is_known(name)) {
+        let Some(text) = fields.get(name) else { continue };
         let value: Value = serde_json::from_str(text).map_err(|error| {
-            InvalidRequest::field(name.clone(), format!("{name} cannot be read: {error}"))
+            InvalidRequest::field(name.to_owned(), format!("{name} cannot be read: {error}"))
         })?;
-        known.insert(name, value);
+        known.insert(name.to_owned(), value);
     }
     read(Value::Object(known)).map_err(Mismatch::of_field)
 }

@@ -16,14 +16,14 @@ pub(super) fn check(schema: &Value, value: &mut Value, place: &Place<'_>) -> Res
     if value.is_null() {
         return if allows_null(schema) { Ok(()) } else { Err(Mismatch::missing(place)) };
     }
-    if schema.get(CHECKED_ELSEWHERE).is_some() {
+    if keyword(schema, CHECKED_ELSEWHERE).is_some() {
         return Ok(());
     }
-    if let Some(constant) = schema.get("const") {
+    if let Some(constant) = keyword(schema, "const") {
         if constant == value {
             return Ok(());
         }
-        let otherwise = schema.get(OTHERWISE).and_then(Value::as_str).zip(value.as_str());
+        let otherwise = keyword(schema, OTHERWISE).and_then(Value::as_str).zip(value.as_str());
         return Err(match otherwise {
             Some((sentence, given)) => {
                 let given: String = given.chars().take(GIVEN_CHARS_MAX).collect();
@@ -32,11 +32,11 @@ pub(super) fn check(schema: &Value, value: &mut Value, place: &Place<'_>) -> Res
             None => one_of(place, std::slice::from_ref(constant)),
         });
     }
-    if let Some(Value::Array(values)) = schema.get("enum") {
+    if let Some(Value::Array(values)) = keyword(schema, "enum") {
         return if values.contains(value) { Ok(()) } else { Err(one_of(place, values)) };
     }
-    for keyword in ["anyOf", "oneOf"] {
-        if let Some(Value::Array(options)) = schema.get(keyword) {
+    for name in ["anyOf", "oneOf"] {
+        if let Some(Value::Array(options)) = keyword(schema, name) {
             check_options(options, value, place)?;
         }
     }
@@ -57,33 +57,42 @@ pub(super) fn check(schema: &Value, value: &mut Value, place: &Place<'_>) -> Res
     }
 }
 
+/// Returns the value of a keyword. A schema has few keywords, so comparing them is faster than
+/// hashing the name.
+fn keyword<'a>(schema: &'a Value, name: &str) -> Option<&'a Value> {
+    schema.as_object()?.iter().find_map(|(key, value)| (key == name).then_some(value))
+}
+
 fn allows_null(schema: &Value) -> bool {
-    let is_any =
-        ["type", "enum", "const", "anyOf", "oneOf"].iter().all(|key| schema.get(key).is_none());
+    let is_any = ["type", "enum", "const", "anyOf", "oneOf"]
+        .iter()
+        .all(|key| keyword(schema, key).is_none());
     let of_options = |key: &str| {
-        schema.get(key).and_then(Value::as_array).is_some_and(|all| all.iter().any(allows_null))
+        keyword(schema, key)
+            .and_then(Value::as_array)
+            .is_some_and(|all| all.iter().any(allows_null))
     };
-    is_any || kinds(schema).contains(&"null") || of_options("anyOf") || of_options("oneOf")
+    is_any || accepts_kind(schema, &Value::Null) || of_options("anyOf") || of_options("oneOf")
 }
 
 /// Returns the types that a schema allows; an empty list if it allows all types.
-fn kinds(schema: &Value) -> Vec<&str> {
-    match schema.get("type") {
-        Some(Value::String(kind)) => vec![kind],
-        Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).collect(),
-        _ => Vec::new(),
+fn kinds(schema: &Value) -> &[Value] {
+    match keyword(schema, "type") {
+        Some(Value::Array(kinds)) => kinds,
+        Some(kind) => std::slice::from_ref(kind),
+        None => &[],
     }
 }
 
 /// Returns whether the value has a type that the schema allows.
 fn accepts_kind(schema: &Value, value: &Value) -> bool {
-    kinds(schema).iter().any(|kind| match value {
-        Value::Null => *kind == "null",
-        Value::Bool(_) => *kind == "boolean",
-        Value::String(_) => *kind == "string",
-        Value::Number(_) => *kind == "number" || (*kind == "integer" && integer(value).is_some()),
-        Value::Array(_) => *kind == "array",
-        Value::Object(_) => *kind == "object",
+    kinds(schema).iter().filter_map(Value::as_str).any(|kind| match value {
+        Value::Null => kind == "null",
+        Value::Bool(_) => kind == "boolean",
+        Value::String(_) => kind == "string",
+        Value::Number(_) => kind == "number" || (kind == "integer" && integer(value).is_some()),
+        Value::Array(_) => kind == "array",
+        Value::Object(_) => kind == "object",
     })
 }
 
@@ -91,7 +100,7 @@ fn accepts_kind(schema: &Value, value: &Value) -> bool {
 fn nouns(schemas: &[&Value]) -> String {
     let mut nouns: Vec<String> = Vec::new();
     for schema in schemas {
-        for kind in kinds(schema) {
+        for kind in kinds(schema).iter().filter_map(Value::as_str) {
             let noun = match kind {
                 "null" => continue,
                 "boolean" => "true or false".to_owned(),
@@ -116,15 +125,15 @@ fn nouns(schemas: &[&Value]) -> String {
 }
 
 fn is_of(schema: &Value, kind: &str) -> bool {
-    schema.get("items").is_some_and(|items| kinds(items) == [kind])
+    keyword(schema, "items").is_some_and(|items| kinds(items) == [kind])
 }
 
 /// Returns a number with its range: `a whole number from 1 to 10`.
 fn range(schema: &Value, noun: &str) -> String {
-    let limit = |keyword: &str| schema.get(keyword);
+    let limit = |name: &str| keyword(schema, name);
     let unbounded = Value::from(u64::MAX);
     let most = limit("maximum").filter(|most| **most != unbounded);
-    let or_no_limit = if schema.get("not").is_some() { "-1 or " } else { "" };
+    let or_no_limit = if keyword(schema, "not").is_some() { "-1 or " } else { "" };
     let least = if or_no_limit.is_empty() { limit("minimum").cloned() } else { Some(1.into()) };
     match (least, limit("exclusiveMinimum"), most) {
         (None, Some(above), Some(most)) => format!("a {noun} above {above} and at most {most}"),
@@ -169,11 +178,14 @@ fn check_options(options: &[Value], value: &mut Value, place: &Place<'_>) -> Res
     // If several alternatives are arrays, the first item shows which alternative is meant.
     let has_item = |option: &&&Value| {
         let item = value.get(0);
-        item.zip(option.get("items")).is_none_or(|(item, of_item)| accepts_kind(of_item, item))
+        item.zip(keyword(option, "items")).is_none_or(|(item, of_item)| accepts_kind(of_item, item))
     };
     let mut fitting: Vec<&Value> = options.iter().filter(fits).collect();
     if fitting.iter().any(|option| has_item(&option)) {
         fitting.retain(|option| has_item(&option));
+    }
+    if let [only] = fitting[..] {
+        return check(only, value, place);
     }
     let mut mismatches = Vec::new();
     for option in &fitting {
@@ -195,24 +207,28 @@ fn check_options(options: &[Value], value: &mut Value, place: &Place<'_>) -> Res
     Err(furthest.unwrap_or_else(|| Mismatch::invalid(place, format!("must be {}", nouns(&all)))))
 }
 
+/// Returns the names of the fields that a schema requires.
+fn required(schema: &Value) -> &[Value] {
+    keyword(schema, "required").and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
 fn requires(option: &Value, field: &str) -> bool {
-    let required = option.get("required").and_then(Value::as_array);
-    required.is_some_and(|required| required.iter().any(|name| name == field))
+    required(option).iter().any(|name| name == field)
 }
 
 /// Returns the field of an alternative that has only one possible value, and the value.
 fn tag_of(option: &Value) -> Option<(&String, &Value)> {
-    let properties = option.get("properties")?.as_object()?;
-    properties.iter().find_map(|(name, property)| Some((name, property.get("const")?)))
+    let properties = keyword(option, "properties")?.as_object()?;
+    properties.iter().find_map(|(name, property)| Some((name, keyword(property, "const")?)))
 }
 
-fn limit(schema: &Value, keyword: &str) -> Option<usize> {
-    schema.get(keyword).and_then(Value::as_u64).and_then(|limit| usize::try_from(limit).ok())
+fn limit(schema: &Value, name: &str) -> Option<usize> {
+    keyword(schema, name).and_then(Value::as_u64).and_then(|limit| usize::try_from(limit).ok())
 }
 
 fn check_text(schema: &Value, text: &str, place: &Place<'_>) -> Result<(), Mismatch> {
-    let parts = schema.get("allOf").and_then(Value::as_array).into_iter().flatten();
-    for pattern in std::iter::once(schema).chain(parts).filter_map(|one| one.get("pattern")) {
+    let parts = keyword(schema, "allOf").and_then(Value::as_array).into_iter().flatten();
+    for pattern in std::iter::once(schema).chain(parts).filter_map(|one| keyword(one, "pattern")) {
         let Some(pattern) = pattern.as_str().and_then(Pattern::named) else { continue };
         if !pattern.accepts(text) {
             return Err(match pattern.regex == FILLED.regex {
@@ -236,7 +252,7 @@ fn check_text(schema: &Value, text: &str, place: &Place<'_>) -> Result<(), Misma
     {
         return Err(Mismatch::invalid(place, format!("must have at most {most} characters")));
     }
-    match schema.get("format").and_then(Value::as_str) {
+    match keyword(schema, "format").and_then(Value::as_str) {
         Some("date-time") => match text.parse::<Timestamp>() {
             Ok(_) => Ok(()),
             Err(error) => Err(Mismatch::invalid(place, format!("is {error}"))),
@@ -254,10 +270,10 @@ fn is_uuid(text: &str) -> bool {
 }
 
 fn check_number(schema: &Value, value: &mut Value, place: &Place<'_>) -> Result<(), Mismatch> {
-    let kinds = kinds(schema);
-    let noun = if kinds.contains(&"integer") { "whole number" } else { "number" };
-    let is_within = |keyword: &str, holds: fn(f64, f64) -> bool| {
-        let limit = schema.get(keyword).and_then(Value::as_f64);
+    let is_integer = kinds(schema).iter().any(|kind| kind == "integer");
+    let noun = if is_integer { "whole number" } else { "number" };
+    let is_within = |name: &str, holds: fn(f64, f64) -> bool| {
+        let limit = keyword(schema, name).and_then(Value::as_f64);
         limit.is_none_or(|limit| value.as_f64().is_some_and(|number| holds(number, limit)))
     };
     let is_excluded =
@@ -269,9 +285,7 @@ fn check_number(schema: &Value, value: &mut Value, place: &Place<'_>) -> Result<
     if !fits {
         return Err(Mismatch::invalid(place, format!("must be {}", range(schema, noun))));
     }
-    if kinds.contains(&"integer")
-        && let Some(whole) = integer(value)
-    {
+    if is_integer && let Some(whole) = integer(value) {
         let unsigned = u64::try_from(whole).ok().map(Value::from);
         let signed = || i64::try_from(whole).ok().map(Value::from);
         let Some(whole) = unsigned.or_else(signed) else {
@@ -294,7 +308,7 @@ fn check_items(schema: &Value, items: &mut [Value], place: &Place<'_>) -> Result
         };
         return Err(Mismatch::invalid(place, message));
     }
-    let Some(of_item) = schema.get("items") else { return Ok(()) };
+    let Some(of_item) = keyword(schema, "items") else { return Ok(()) };
     let mut items = items.iter_mut().enumerate();
     items.try_for_each(|(index, item)| check(of_item, item, &Place::Item(place, index)))
 }
@@ -304,14 +318,17 @@ fn check_fields(
     fields: &mut Map<String, Value>,
     place: &Place<'_>,
 ) -> Result<(), Mismatch> {
-    let properties = schema.get("properties").and_then(Value::as_object);
+    let properties = keyword(schema, "properties").and_then(Value::as_object);
     let is_known = |name: &str| properties.is_some_and(|known| known.contains_key(name));
-    let others = schema.get("additionalProperties");
+    let others = keyword(schema, "additionalProperties");
+    let required = required(schema);
     for (name, property) in properties.into_iter().flatten() {
         let place = Place::Field(place, name);
         match fields.get_mut(name) {
             Some(value) => check(property, value, &place)?,
-            None if requires(schema, name) => return Err(Mismatch::missing(&place)),
+            None if required.iter().any(|required| required == name) => {
+                return Err(Mismatch::missing(&place));
+            }
             None => {}
         }
     }
@@ -324,7 +341,7 @@ fn check_fields(
     check_count(schema, fields.len(), place)?;
     let Some(of_others) = others.filter(|others| others.is_object()) else { return Ok(()) };
     for (name, value) in fields.iter_mut().filter(|(name, _)| !is_known(name)) {
-        if let Some(of_name) = schema.get("propertyNames") {
+        if let Some(of_name) = keyword(schema, "propertyNames") {
             let of_names = |mismatch: Mismatch| Mismatch {
                 message: format!("must have field names that each {}", mismatch.message),
                 ..Mismatch::invalid(place, "")

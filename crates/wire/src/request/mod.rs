@@ -47,6 +47,15 @@ pub fn field_names<T: JsonSchema + 'static>() -> Vec<String> {
     properties.into_iter().flatten().map(|(name, _)| name.clone()).collect()
 }
 
+/// Returns a function that returns whether a request's type has a field.
+pub fn has_field<T: JsonSchema + 'static>() -> impl Fn(&str) -> bool {
+    let schema = schema_of::<T>();
+    move |name| {
+        let properties = schema.get("properties").and_then(Value::as_object);
+        properties.is_some_and(|properties| properties.contains_key(name))
+    }
+}
+
 /// Returns the schema of a request's type, without references.
 fn schema_of<T: JsonSchema + 'static>() -> Arc<Schema> {
     let mut schemas = SCHEMAS.lock().unwrap_or_else(PoisonError::into_inner);
