@@ -11,9 +11,7 @@ use serde_json::value::RawValue;
 
 use crate::query::indexes;
 use crate::scheduler::permit::ModelPermit;
-use crate::traces::derive;
 use crate::{Engine, Error, Inner, rows};
-use orrery_domain::chat;
 use orrery_domain::execution::{Execution, lane_of_model};
 use orrery_domain::ids::OrganizationId;
 use orrery_domain::money::Usd;
@@ -182,27 +180,9 @@ impl Inner {
         metrics::histogram!("orrery_execution_seconds", "kind" => kind)
             .record(execution.run_time().unwrap_or_default());
         if let Some(call) = execution.call() {
-            count_use(call, execution.run_time().unwrap_or_default());
+            self.call_metrics.record(call, execution.run_time().unwrap_or_default());
         }
         self.tell_of_ended(&execution, facts);
         Ok(())
-    }
-}
-
-/// Records the metrics of OpenTelemetry's conventions for generative AI. Upstream models without a
-/// price share a label, because clients can send any model id to an upstream.
-fn count_use(call: &chat::Call, run_time: Duration) {
-    let model = if call.is_upstream && !call.is_priced { "other" } else { &call.model };
-    let labels = [
-        ("gen_ai_operation_name", derive::operation(call.operation).to_owned()),
-        ("gen_ai_provider_name", derive::provider(call).to_owned()),
-        ("gen_ai_request_model", model.to_owned()),
-    ];
-    metrics::histogram!("gen_ai_client_operation_duration_seconds", &labels).record(run_time);
-    for (kind, count) in [("input", call.tokens.input), ("output", call.tokens.output)] {
-        let [operation, provider, model] = labels.clone();
-        let labels = [operation, provider, model, ("gen_ai_token_type", kind.to_owned())];
-        let count = u32::try_from(count).unwrap_or(u32::MAX);
-        metrics::histogram!("gen_ai_client_token_usage", &labels).record(count);
     }
 }

@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use crate::active::ActiveExecutions;
 use crate::activity::Meters;
 use crate::bulk::Jobs;
+use crate::call_metrics::CallMetrics;
 use crate::calls::Facts;
 use crate::query::detail::Views;
 use crate::query::news::News;
@@ -136,6 +137,7 @@ pub(super) struct Inner {
     pub(super) trees: Trees,
     pub(super) memory: MemoryBudgets,
     pub(super) meters: Meters,
+    pub(super) call_metrics: CallMetrics,
     pub(super) views: Views,
     pub(super) news: News,
     pub(super) waiters: Waiters,
@@ -237,6 +239,7 @@ impl Engine {
             retries,
             active,
             trees: Trees::default(),
+            call_metrics: CallMetrics::default(),
             memory: MemoryBudgets::new(options.workflow_memory),
             meters: Meters::default(),
             views,

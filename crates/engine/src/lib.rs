@@ -26,6 +26,7 @@ mod active;
 mod activity;
 mod background;
 mod bulk;
+mod call_metrics;
 mod calls;
 mod cancel;
 mod children;
