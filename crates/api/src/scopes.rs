@@ -16,7 +16,7 @@ use orrery_domain::ids::{BatchId, ExecutionId, FileId, KeyId, OrganizationId};
 use orrery_domain::key_policy::Scope;
 use orrery_http::body::Held;
 use orrery_http::{Request, Response};
-use orrery_records::key_policies::{Entry, InFlight, Left, Refused};
+use orrery_records::key_policies::{Entry, InFlight, Refused};
 use orrery_responses as responses;
 
 /// What a route needs from a key.
@@ -90,7 +90,9 @@ impl Admitted {
         let Some(in_flight) = self.in_flight else { return answer };
         match answer {
             Ok(mut answer) => {
-                answer.headers_mut().extend(rate_headers(&self.entry));
+                let headers = answer.headers_mut();
+                headers.reserve(REQUEST_RATE.len() + TOKEN_RATE.len());
+                headers.extend(rate_headers(&self.entry));
                 Ok(answer.map(|body| Held::new(body, in_flight).boxed()))
             }
             Err(error) if error.status == StatusCode::TOO_MANY_REQUESTS => {
@@ -137,8 +139,7 @@ pub(crate) async fn admit(
 
 /// Adds the rates that a key has left to an error.
 fn with_rates(error: crate::Error, entry: &Entry) -> crate::Error {
-    let headers = rate_headers(entry).into_iter();
-    headers.fold(error, |error, (name, value)| error.with_header(name, value))
+    rate_headers(entry).fold(error, |error, (name, value)| error.with_header(name, value))
 }
 
 /// Returns the key that created the resource in the path.
@@ -170,32 +171,27 @@ async fn creator_of(
     }
 }
 
+/// The headers with a limit, what remains of it, and the time until it is whole again.
+const REQUEST_RATE: [HeaderName; 3] = [
+    HeaderName::from_static("x-ratelimit-limit-requests"),
+    HeaderName::from_static("x-ratelimit-remaining-requests"),
+    HeaderName::from_static("x-ratelimit-reset-requests"),
+];
+const TOKEN_RATE: [HeaderName; 3] = [
+    HeaderName::from_static("x-ratelimit-limit-tokens"),
+    HeaderName::from_static("x-ratelimit-remaining-tokens"),
+    HeaderName::from_static("x-ratelimit-reset-tokens"),
+];
+
 /// Returns the headers with the rates that a key has left.
-fn rate_headers(entry: &Entry) -> Vec<(HeaderName, HeaderValue)> {
+fn rate_headers(entry: &Entry) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
     let (requests, tokens) = entry.left();
-    let mut headers = Vec::new();
-    let mut add = |names: [&'static str; 3], left: Option<Left>| {
-        let Some(Left { limit, remaining, reset }) = left else { return };
-        let values = [limit.to_string(), remaining.to_string(), reset_text(reset)];
-        for (name, value) in names.into_iter().zip(values) {
-            if let Ok(value) = HeaderValue::try_from(value) {
-                headers.push((HeaderName::from_static(name), value));
-            }
-        }
-    };
-    add(
-        [
-            "x-ratelimit-limit-requests",
-            "x-ratelimit-remaining-requests",
-            "x-ratelimit-reset-requests",
-        ],
-        requests,
-    );
-    add(
-        ["x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"],
-        tokens,
-    );
-    headers
+    let rates = [(REQUEST_RATE, requests), (TOKEN_RATE, tokens)].into_iter();
+    rates.filter_map(|(names, left)| Some((names, left?))).flat_map(|(names, left)| {
+        let reset = HeaderValue::try_from(reset_text(left.reset));
+        let reset = reset.unwrap_or(const { HeaderValue::from_static("0ms") });
+        names.into_iter().zip([left.limit.into(), left.remaining.into(), reset])
+    })
 }
 
 /// Formats a time as OpenAI's API does: `6m0s`, `1.5s`, `20ms`.
