@@ -11,6 +11,7 @@ use http_body_util::BodyExt;
 use hyper::body::{Body as _, Frame};
 use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode};
+use memchr::memchr2;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -399,18 +400,31 @@ pub fn reserve_values(lease: &mut Lease, body: &[u8]) -> Result<(), Error> {
 #[must_use]
 pub fn count_values(text: &[u8]) -> usize {
     let mut values = 1_usize;
-    let mut in_string = false;
-    let mut escaped = false;
-    for byte in text {
+    let mut rest = text;
+    while let Some((byte, after)) = rest.split_first() {
+        rest = after;
         match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_string => escaped = true,
-            b'"' => in_string = !in_string,
-            b',' | b':' | b'[' | b'{' if !in_string => values = values.saturating_add(1),
+            b'"' => rest = after_string(after),
+            b',' | b':' | b'[' | b'{' => values = values.saturating_add(1),
             _ => {}
         }
     }
     values
+}
+
+/// Returns what follows the end of a string that begins with `text`.
+fn after_string(text: &[u8]) -> &[u8] {
+    let mut rest = text;
+    loop {
+        let Some(at) = memchr2(b'"', b'\\', rest) else { return &[] };
+        let is_end = rest.get(at) == Some(&b'"');
+        // A backslash escapes the byte that follows it.
+        let length = if is_end { 1 } else { 2 };
+        rest = rest.get(at.saturating_add(length)..).unwrap_or_default();
+        if is_end {
+            return rest;
+        }
+    }
 }
 
 /// Parses the JSON of a request's body as a T, and checks it against the schema of T. An empty body

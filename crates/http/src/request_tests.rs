@@ -78,6 +78,20 @@ fn body_with_invalid_json_reports_line_and_column() {
 }
 
 #[test]
+fn count_values_skips_strings_and_their_escapes() {
+    for (text, values) in [
+        ("7", 1),
+        (r#"{"a":1,"b":[1,2]}"#, 7),
+        (r#"["a,b:[{", "\"","\\", 1]"#, 5),
+        (r#"["never closed, , ,"#, 2),
+        (r#"["ends in a backslash\"#, 2),
+        ("", 1),
+    ] {
+        assert_eq!(count_values(text.as_bytes()), values, "{text}");
+    }
+}
+
+#[test]
 fn body_with_missing_field_names_the_field() {
     #[derive(Debug, serde::Deserialize, JsonSchema)]
     struct Shape {
