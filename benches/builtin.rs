@@ -24,6 +24,7 @@ use futures_util::future::join_all;
 use orrery_domain::trace::Trace;
 use orrery_http::egress::Policy;
 use orrery_runners::builtin::{Builtin, BuiltinContext, RUNS_MAX, Workers, find};
+use orrery_runners::source::Sources;
 use orrery_runners::{Job, Progress, Runner};
 use serde_json::{Value, json};
 use support::median;
@@ -120,7 +121,7 @@ fn cases() -> Vec<Case> {
 async fn main() {
     let rounds = support::knob("ORRERY_BENCH_ROUNDS", 5);
     let workers = Workers::new(PathBuf::from(env!("CARGO_BIN_EXE_orrery")), None);
-    let bench = BuiltinContext::new(Policy::default(), None, workers);
+    let bench = BuiltinContext::new(Sources::new(Policy::default(), None), workers);
     let mut table = Table::new(&["", "in process", "in a worker", "added", "ratio"]);
     let micros = |seconds: f64| format!("{} µs", number(seconds * 1e6));
     for case in cases() {
@@ -157,7 +158,8 @@ async fn starts(bench: &BuiltinContext, rounds: u64) {
     for _ in 0..rounds {
         for _ in 0..20 {
             let workers = Workers::new(PathBuf::from(env!("CARGO_BIN_EXE_orrery")), None);
-            let runner = BuiltinContext::new(Policy::default(), None, workers).runner(case.builtin);
+            let runner = BuiltinContext::new(Sources::new(Policy::default(), None), workers)
+                .runner(case.builtin);
             let asked = Instant::now();
             runner.run(case.job()).await.unwrap();
             fresh.push(asked.elapsed().as_secs_f64());

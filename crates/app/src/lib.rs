@@ -77,6 +77,7 @@ use orrery_runners::command::GuardConfig;
 use orrery_runners::llm::Room;
 use orrery_runners::managed::Groups as ServerGroups;
 use orrery_runners::options::Dependencies;
+use orrery_runners::source::Sources;
 use orrery_runtime::{Background, Clock, SharedAnswers, Tasks, memory, new_id};
 use orrery_schema::Schema;
 use orrery_storage::{self as storage, FolderLock, Sealer, Store};
@@ -355,8 +356,10 @@ fn open_catalog(
     let workers = Workers::new(config.program.clone(), guard.groups.clone());
     let groups = config.groups.iter();
     let groups = groups.map(|group| (group.name.clone(), group.memory, group.swap_after));
+    let sources = Sources::new(policy.clone(), Some(files.clone()));
     let dependencies = Dependencies {
-        builtins: BuiltinContext::new(policy.clone(), Some(files.clone()), workers),
+        builtins: BuiltinContext::new(sources.clone(), workers),
+        sources,
         client: Client::trusted(),
         guard: guard.clone(),
         room: Arc::new(Room::of_bytes(config.limits.model_memory_bytes)),

@@ -49,7 +49,7 @@ impl InputTemplate {
     }
 
     fn fill_within(&self, input: &Value, limit_bytes: usize) -> Result<Value, Error> {
-        self.0.evaluate(&Input(input), Missing::Null, limit_bytes)
+        self.0.evaluate(&input_scope(input), Missing::Null, limit_bytes)
     }
 
     /// Returns the template as a URL; `None` for a constant or a single reference.
@@ -97,7 +97,7 @@ pub fn fill_url(url: &str, input: &Value) -> Result<String, url_template::Error>
     match template.url() {
         None => Ok(url.to_owned()),
         Some(url) => {
-            let url = url?.resolve(&Input(input), bytes_max(input))?;
+            let url = url?.resolve(&input_scope(input), bytes_max(input))?;
             url_template::check_target(&url)?;
             Ok(url.into())
         }
@@ -136,12 +136,21 @@ fn first_key(reference: &Reference) -> Option<&str> {
     }
 }
 
-/// The input, under its name.
-struct Input<'v>(&'v Value);
+/// A scope of one value under a name.
+#[derive(Debug, Clone, Copy)]
+pub struct Named<'v> {
+    pub name: &'static str,
+    pub value: &'v Value,
+}
 
-impl Scope for Input<'_> {
+/// Returns the scope of the input.
+const fn input_scope(input: &Value) -> Named<'_> {
+    Named { name: ROOT, value: input }
+}
+
+impl Scope for Named<'_> {
     fn inputs(&self) -> &Value {
-        self.0
+        self.value
     }
 
     fn execution_id(&self) -> String {
@@ -149,7 +158,7 @@ impl Scope for Input<'_> {
     }
 
     fn item(&self, name: &str) -> Option<&Value> {
-        (name == ROOT).then_some(self.0)
+        (name == self.name).then_some(self.value)
     }
 
     fn step(&self, _id: &str, _field: Field) -> Option<Cow<'_, Value>> {

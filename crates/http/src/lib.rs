@@ -24,6 +24,7 @@ pub mod error;
 pub mod event_stream;
 mod exchange;
 pub mod fields;
+pub mod form_data;
 mod head_lines;
 pub mod media_type;
 pub mod places;

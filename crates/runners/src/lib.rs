@@ -29,6 +29,7 @@ pub mod openai;
 pub mod options;
 pub mod rendering;
 pub mod request;
+pub mod source;
 #[cfg(test)]
 mod stand_in;
 pub mod tail;

@@ -16,9 +16,10 @@ use serde_json::Value;
 
 use super::builtin::{BuiltinContext, Workers};
 use super::command::GuardConfig;
-use super::endpoints::{Pool, Registry, Servers, Settings};
+use super::endpoints::{Lease, Pool, Registry, Servers, Settings};
 use super::llm::Room;
 use super::managed::{Check, Groups, Server};
+use super::source::Sources;
 use super::{Runner, builtin, cog, command, http, llm, oip, openai};
 use orrery_config::reader::{Parsed, Section};
 use orrery_config::values::{self, one_of, problem};
@@ -144,11 +145,24 @@ impl Model {
         answer_bytes: usize,
         request: impl Fn(&str) -> Result<Request<Bytes>, Failure>,
     ) -> Result<Response, Failure> {
+        let answer = self.exchange_holding(servers, client, answer_bytes, request).await;
+        answer.map(|(answer, _lease)| answer)
+    }
+
+    /// Like [`Model::exchange`]; also returns the lease of the endpoint, which the caller keeps for
+    /// as long as the run uses the endpoint.
+    pub(super) async fn exchange_holding(
+        &self,
+        servers: &Pool,
+        client: &Client,
+        answer_bytes: usize,
+        request: impl Fn(&str) -> Result<Request<Bytes>, Failure>,
+    ) -> Result<(Response, Lease), Failure> {
         let limits = Limits { total: self.timeout, answer_bytes, overflow: Overflow::Fail };
         let answer = servers.send(client, &limits, request).await;
         let (answer, mut lease) = answer.map_err(|error| http::unanswered(&self.name, error))?;
         lease.note(None);
-        Ok(answer)
+        Ok((answer, lease))
     }
 
     /// Returns the failure of a run. `what` completes a sentence about the model.
@@ -168,6 +182,8 @@ impl Model {
 pub struct Dependencies {
     /// Used by built-in models.
     pub builtins: BuiltinContext,
+    /// Reads the files that inputs refer to.
+    pub sources: Sources,
     /// Sends requests to URLs configured by the operator.
     pub client: Client,
     /// Starts the operator's programs and further processes of this binary.
@@ -193,11 +209,12 @@ impl Dependencies {
             tasks: Tasks::new(),
         };
         let workers = Workers::new(PathBuf::new(), None);
-        let builtins = BuiltinContext::new(Policy::default(), None, workers);
+        let sources = Sources::new(Policy::default(), None);
+        let builtins = BuiltinContext::new(sources.clone(), workers);
         let client = Client::trusted();
         let endpoints = Arc::default();
         let (room, groups) = (Arc::default(), Arc::default());
-        Self { builtins, client, guard, room, endpoints, groups }
+        Self { builtins, sources, client, guard, room, endpoints, groups }
     }
 }
 

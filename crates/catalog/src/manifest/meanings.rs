@@ -89,6 +89,32 @@ const MEANINGS: &[(&str, &str)] = &[
         "runner.body",
         "The body, with references to the input; without this key, the entire input is sent.",
     ),
+    ("runner.multipart", "The fields of a form, in place of `body`, with references to the input."),
+    (
+        "runner.files",
+        "The fields of `multipart` whose values refer to files: URLs and `data:` URIs.",
+    ),
+    (
+        "runner.poll",
+        "How to follow a job: the server answers at once, and is then asked for the job.",
+    ),
+    ("runner.poll.id", "A JSON pointer to the ID of the job in the first response."),
+    (
+        "runner.poll.url",
+        "The URL that returns the state of the job, with `{{id}}`, or a path on the same server.",
+    ),
+    ("runner.poll.every", "The time between two requests for the state."),
+    ("runner.poll.until", "The condition under which the job has ended, such as `$.status`."),
+    ("runner.poll.failed_when", "The condition under which the job has failed."),
+    (
+        "runner.poll.output",
+        "A JSON pointer to the output in the last response; by default, `output` of the runner.",
+    ),
+    ("runner.poll.error", "A JSON pointer to the reason in the response of a failed job."),
+    (
+        "runner.poll.cancel",
+        "The request that cancels the job: a method and a URL, such as `DELETE /jobs/{{id}}`.",
+    ),
     (
         "runner.output",
         "A JSON pointer to the output in the response; without this key, the entire response is \

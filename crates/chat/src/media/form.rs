@@ -6,6 +6,7 @@ use futures_util::stream;
 
 use crate::upstream::Content;
 use orrery_domain::ids::ExecutionId;
+use orrery_http::form_data::{file_head, part_head};
 use orrery_http::{self as http, body};
 use orrery_records::files::Temporary;
 
@@ -53,17 +54,15 @@ impl Form {
         let mut segments = Vec::new();
         let mut text = String::new();
         for (name, value) in &self.fields {
-            text.push_str(&head(&boundary, name));
+            text.push_str(&part_head(&boundary, name));
             text.push_str("\r\n\r\n");
             text.push_str(value);
             text.push_str("\r\n");
         }
         for file in &self.files {
             let FilePart { name, filename, content_type, content } = file;
-            let filename = quoted(filename.as_deref().unwrap_or("file"));
-            text.push_str(&head(&boundary, name));
-            text.push_str(&format!("; filename=\"{filename}\"\r\nContent-Type: {content_type}"));
-            text.push_str("\r\n\r\n");
+            text.push_str(&part_head(&boundary, name));
+            text.push_str(&file_head(filename.as_deref().unwrap_or("file"), content_type));
             segments.push(Segment::Text(std::mem::take(&mut text).into()));
             segments.push(Segment::File(content.clone()));
             text.push_str("\r\n");
@@ -72,16 +71,6 @@ impl Form {
         segments.push(Segment::Text(text.into()));
         Encoded { boundary, segments }
     }
-}
-
-fn head(boundary: &str, name: &str) -> String {
-    let name = quoted(name);
-    format!("--{boundary}\r\nContent-Disposition: form-data; name=\"{name}\"")
-}
-
-/// Escapes a name as browsers do.
-fn quoted(name: &str) -> String {
-    name.replace('\r', "%0D").replace('\n', "%0A").replace('"', "%22")
 }
 
 /// A form as the body of a request.

@@ -296,13 +296,17 @@ impl Files {
         self.shared.signed_urls.render(organization, output)
     }
 
-    /// Reads the file behind one of the service's own URLs, up to `limit` bytes; `None` for any
-    /// other URL.
+    /// Reads the file behind one of the service's own URLs, with content of up to `limit` bytes;
+    /// `None` for any other URL.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the file has been deleted, [`Error::TooLarge`], [`Error::Damaged`],
     /// [`Error::Disk`].
-    pub async fn read_linked(&self, url: &str, limit: u64) -> Result<Option<Vec<u8>>, Error> {
+    pub async fn read_linked(
+        &self,
+        url: &str,
+        limit: u64,
+    ) -> Result<Option<(File, Vec<u8>)>, Error> {
         let opened = self.shared.signed_urls.parse(url).await?;
         let Some((path, organization)) = opened else { return Ok(None) };
         let id = path.strip_prefix("/v1/files/").and_then(|rest| rest.strip_suffix("/content"));
@@ -325,7 +329,7 @@ impl Files {
                 // A run should not fail because file descriptors ran out or a volume was missing
                 // for a moment.
                 (Err(Error::Disk(_)), Some(pause)) => tokio::time::sleep(pause).await,
-                (read, _) => return read.map(Some),
+                (read, _) => return Ok(Some((file, read?))),
             }
         }
     }

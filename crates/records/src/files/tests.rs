@@ -62,7 +62,7 @@ impl Fixture {
         let shown = self.files.render_links(self.organization, text);
         let url: String = serde_json::from_str(shown.get()).unwrap();
         assert!(url.starts_with("http://h/v1/files/"), "{url}");
-        self.files.read_linked(&url, 100).await.unwrap()
+        self.files.read_linked(&url, 100).await.unwrap().map(|(_, bytes)| bytes)
     }
 
     fn blobs(&self) -> Vec<Digest> {
@@ -220,7 +220,7 @@ async fn file_with_damaged_or_missing_content_is_never_served() {
     let url: String = serde_json::from_str(shown.get()).unwrap();
     let said = async || {
         let read = fixture.files.read_linked(&url, 100).await;
-        read.map_err(|error| error.to_string())
+        read.map(|found| found.map(|(_, bytes)| bytes)).map_err(|error| error.to_string())
     };
     assert_eq!(said().await.unwrap().as_deref(), Some(&b"abc"[..]));
     fs::write(&path, "abd").unwrap();

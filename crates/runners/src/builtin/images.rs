@@ -1,14 +1,10 @@
-//! Reads and writes images: input is a `data:` URI or a URL, decoded under limits; output is a
-//! `data:` URI, which the engine stores as a file.
+//! Reads and writes images: input is decoded under limits; output is a `data:` URI, which the engine
+//! stores as a file.
 
 use std::io::Cursor;
-use std::time::Duration;
 
-use base64::alphabet;
-use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
-use base64::engine::{DecodePaddingMode, Engine};
-use bytes::Bytes;
-use hyper::Request;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use image::codecs::gif::GifDecoder;
 use image::codecs::png::PngDecoder;
 use image::codecs::webp::WebPDecoder;
@@ -18,11 +14,9 @@ use image::{
     Rgba,
 };
 
-use super::{BuiltinContext, refuse};
+use super::refuse;
 use orrery_domain::attempt::Failure;
 use orrery_domain::classify::ErrorClass;
-use orrery_http::client::{self, Overflow};
-use orrery_http::egress::UrlError;
 
 /// Maximum size of an image file, in bytes.
 pub(super) const FILE_MAX: usize = 20 * 1024 * 1024;
@@ -33,62 +27,6 @@ pub(super) const SIDE_MAX: u32 = 10_000;
 pub(super) const HEAD_MAX: u64 = 32 * 1024 * 1024;
 /// Memory budget for decoding: a small file can expand to gigabytes.
 const DECODED_MAX: u64 = 256 * 1024 * 1024;
-/// Timeout for fetching an image.
-const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Reads the bytes of a `data:` URI, of one of the service's own files, or of an http(s) URL.
-pub(super) async fn load(context: &BuiltinContext, source: &str) -> Result<Vec<u8>, Failure> {
-    let BuiltinContext { client, policy, files, .. } = context;
-    if let Some(files) = files {
-        let own = files.read_linked(source, FILE_MAX as u64).await;
-        if let Some(bytes) = own.map_err(|error| refuse(format!("image: {error}")))? {
-            return Ok(bytes);
-        }
-    }
-    if let Some((scheme, data)) = source.split_once(':')
-        && scheme.eq_ignore_ascii_case("data")
-    {
-        return decode_data(data);
-    }
-    let url = policy.check_url(source).map_err(|error| {
-        let more = match error {
-            UrlError::NotHttp => ", or a data: URI such as data:image/png;base64,…",
-            UrlError::TooLong
-            | UrlError::PortZero
-            | UrlError::UserInfo
-            | UrlError::Forbidden(_) => "",
-        };
-        refuse(format!("image: {error}{more}"))
-    })?;
-    let request = Request::get(url.as_str()).body(Bytes::new());
-    let request = request.map_err(|error| refuse(format!("image: {error}")))?;
-    let limits =
-        client::Limits { total: FETCH_TIMEOUT, answer_bytes: FILE_MAX, overflow: Overflow::Fail };
-    let answer = client.send_when_able(request, &limits).await;
-    let answer = answer.map_err(|error| refuse(format!("image: {error}")))?;
-    if !answer.status.is_success() {
-        return Err(refuse(format!("image: the URL answered {}", answer.status.as_u16())));
-    }
-    Ok(answer.body.to_vec())
-}
-
-/// Decodes the part of a `data:` URI after its scheme. Accepts line breaks in the base64 and
-/// missing padding, which some programs produce.
-fn decode_data(data: &str) -> Result<Vec<u8>, Failure> {
-    const ANY_PADDING: GeneralPurpose = GeneralPurpose::new(
-        &alphabet::STANDARD,
-        GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
-    );
-    let is_base64 = |head: &str| {
-        let last = head.rsplit_once(';').map(|(_, last)| last.trim());
-        last.is_some_and(|last| last.eq_ignore_ascii_case("base64"))
-    };
-    let encoded = data.split_once(',').filter(|(head, _)| is_base64(head));
-    let (_, encoded) = encoded.ok_or_else(|| refuse("image: a data: URI must be base64"))?;
-    let encoded: Vec<u8> = encoded.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
-    let bytes = ANY_PADDING.decode(encoded);
-    bytes.map_err(|error| refuse(format!("image: not valid base64: {error}")))
-}
 
 /// Properties from the header of an image file. Width and height are those of the upright image.
 #[derive(Debug, Clone, Copy)]

@@ -29,11 +29,13 @@ pub mod worker;
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use serde_json::{Map, Value};
 
 use self::pool::Request;
 use self::weight::Budget;
 use super::options::{self, Dependencies, Model, Type};
+use super::source::Sources;
 use super::{Job, Maintenance, Run, Runner, Success};
 use orrery_config::reader::Section;
 use orrery_config::values::one_of;
@@ -41,9 +43,6 @@ use orrery_domain::attempt::Failure;
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::json_object::whole_number;
 use orrery_domain::model::{OutputType, Usage};
-use orrery_http::client::Client;
-use orrery_http::egress::Policy;
-use orrery_records::files::Files;
 use orrery_runtime as runtime;
 use orrery_runtime::turns::Turns;
 
@@ -137,24 +136,20 @@ pub struct BuiltinContext {
     places: Arc<Turns>,
     images: Arc<Turns>,
     budget: Budget,
-    client: Client,
-    policy: Arc<Policy>,
-    /// Reads the files that the service's own URLs refer to, without HTTP.
-    files: Option<Files>,
+    /// Reads the images of inputs.
+    sources: Sources,
 }
 
 impl BuiltinContext {
-    /// Creates the shared state; `policy` checks the image URLs in inputs, except those of `files`.
+    /// Creates the shared state.
     #[must_use]
-    pub fn new(policy: Policy, files: Option<Files>, workers: Workers) -> Self {
+    pub fn new(sources: Sources, workers: Workers) -> Self {
         Self {
             workers,
             places: Turns::new(RUNS_MAX),
             images: Turns::new(IMAGES_MAX),
             budget: Budget::new(MEMORY_MAX),
-            client: Client::guarded(policy.clone()),
-            policy: Arc::new(policy),
-            files,
+            sources,
         }
     }
 
@@ -207,13 +202,13 @@ struct BuiltinRunner {
 impl Runner for BuiltinRunner {
     fn run(&self, job: Job) -> Run<'_> {
         Box::pin(async move {
-            let BuiltinContext { places, images, budget, workers, .. } = &self.context;
+            let BuiltinContext { places, images, budget, workers, sources } = &self.context;
             let (image, _held) = match self.builtin.work {
-                Work::Pure { .. } => (Vec::new(), None),
+                Work::Pure { .. } => (Bytes::new(), None),
                 Work::OnImage { .. } => {
                     let held = images.take(1).await;
                     let url = text(&job.input, "image");
-                    (self::images::load(&self.context, url).await?, Some(held))
+                    (read_image(sources, url).await?, Some(held))
                 }
             };
             // Acquire a permit before memory, so that a run that has memory never waits for
@@ -243,7 +238,7 @@ impl Runner for BuiltinRunner {
 }
 
 /// Builds the request for a worker. The image is sent as bytes and removed from the input.
-fn request(builtin: &Builtin, input: &Value, image: Vec<u8>) -> Result<Request, Failure> {
+fn request(builtin: &Builtin, input: &Value, image: Bytes) -> Result<Request, Failure> {
     let no_json = |error| {
         let sentence = format!("the input cannot be written as JSON: {error}");
         Failure::new(ErrorClass::InternalError, sentence)
@@ -274,6 +269,12 @@ fn text<'a>(input: &'a Value, field: &str) -> &'a str {
 /// Returns a number field that the schema has validated.
 fn number(input: &Value, field: &str, default: u32) -> u32 {
     input.get(field).and_then(whole_number).unwrap_or(default)
+}
+
+/// Reads an image of an input.
+async fn read_image(sources: &Sources, source: &str) -> Result<Bytes, Failure> {
+    let read = sources.read(source, images::FILE_MAX).await;
+    read.map(|image| image.bytes).map_err(|error| refuse(format!("image: {error}")))
 }
 
 /// Returns an `invalid_user_input` failure with this message.

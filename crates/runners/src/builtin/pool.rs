@@ -14,6 +14,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
@@ -60,7 +61,7 @@ pub(super) struct Request {
     pub reading: u64,
     /// The input as JSON.
     pub input: Vec<u8>,
-    pub image: Vec<u8>,
+    pub image: Bytes,
 }
 
 /// The workers of all built-in models; clones share them.

@@ -59,7 +59,7 @@ impl Scripted {
 fn request(weight: Option<u64>) -> Request {
     let input = b"{}".to_vec();
     let image = b"bytes".to_vec();
-    Request { model: "m", weight, reading: MIB, input, image }
+    Request { model: "m", weight, reading: MIB, input, image: image.into() }
 }
 
 /// Returns a shell command that responds with this line.
@@ -172,7 +172,7 @@ async fn worker_memory_request_for_image_is_granted_or_rejected() {
     assert!(failure.message.starts_with("the run would take 5 MiB"), "{}", failure.message);
     scripted.all_end().await;
     let mut request = request(None);
-    (request.input, request.image) = (Vec::new(), Vec::new());
+    (request.input, request.image) = (Vec::new(), Bytes::new());
     let granted = scripted.workers.run(request, &Budget::new(5 * MIB)).await;
     assert_eq!(granted, Ok((5 * MIB).into()));
 }

@@ -6,18 +6,24 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::*;
+use orrery_http::egress::Policy;
 use orrery_schema::Schema;
+
+/// Returns a reader for which this service has no files.
+fn no_files() -> Sources {
+    Sources::new(Policy::default(), None)
+}
 
 /// Runs the model in this process; `tests/it/builtins.rs` tests the workers' limits.
 async fn run(slug: &str, input: Value) -> Result<Value, String> {
     let builtin = find(slug).unwrap();
     let schema = Schema::compile(&(builtin.schema)()).unwrap();
     let input = schema.check(input).map_err(|violations| violations[0].message.clone())?;
-    let context = BuiltinContext::new(Policy::default(), None, Workers::new(PathBuf::new(), None));
+    let context = BuiltinContext::new(no_files(), Workers::new(PathBuf::new(), None));
     let answer = async {
         let image = match builtin.work {
-            Work::Pure { .. } => Vec::new(),
-            Work::OnImage { .. } => images::load(&context, text(&input, "image")).await?,
+            Work::Pure { .. } => Bytes::new(),
+            Work::OnImage { .. } => read_image(&context.sources, text(&input, "image")).await?,
         };
         drop(context.budget.take(builtin.weigh(&input, &image)?).await?);
         builtin.compute(&input, &image)
@@ -431,7 +437,7 @@ async fn builtin_places_leave_room_for_other_organizations() {
     use orrery_domain::ids::OrganizationId;
     use orrery_runtime::{new_id, turns};
 
-    let context = BuiltinContext::new(Policy::default(), None, Workers::new(PathBuf::new(), None));
+    let context = BuiltinContext::new(no_files(), Workers::new(PathBuf::new(), None));
     let [greedy, other]: [OrganizationId; 2] = [new_id(), new_id()];
     for (shared, most) in [(&context.places, RUNS_MAX), (&context.images, IMAGES_MAX)] {
         let take = |who| turns::on_behalf_of(who, shared.take(1)).now_or_never();

@@ -1,8 +1,12 @@
-//! The runner `http`: any inference server that returns one result per request.
+//! The runner `http`: any inference server that returns one result per request, or accepts a job and
+//! is asked for its state.
 //!
 //! The runner repeats a request only if the request certainly had no effect (`endpoints`), because
 //! retries and fallbacks belong to the engine. A shortened form of the provider's error text is
 //! passed on to the caller; headers are not, because they may contain secrets.
+
+mod multipart;
+mod poll;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,14 +19,18 @@ use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Method, Request};
 use serde_json::Value;
 
+use self::multipart::Form;
+use self::poll::Poll;
 use super::endpoints::{self, EndpointState, Pool, Readiness, Servers};
 use super::options::{self, Dependencies, Model, Type, secret_header};
+use super::source::Sources;
 use super::{Health, Job, Maintenance, Run, Runner, Success, managed};
 use orrery_config::reader::{Parsed, Section};
 use orrery_config::values::{self, problem};
 use orrery_domain::attempt::Failure;
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::file;
+use orrery_domain::ids::ExecutionId;
 use orrery_domain::input_template::{self, InputTemplate};
 use orrery_domain::model::Usage;
 use orrery_http::client::{self, Client, Response};
@@ -46,8 +54,11 @@ struct Options {
     health: Option<String>,
     method: Method,
     headers: Vec<(HeaderName, HeaderValue)>,
-    /// The request body; `None` means the whole input.
+    /// The request body; `None` means the whole input, or the form.
     body: Option<InputTemplate>,
+    form: Option<Form>,
+    /// How to follow the job that an answer names.
+    poll: Option<Poll>,
     /// A JSON pointer to the output; `None` means the whole response.
     output: Option<String>,
 }
@@ -64,8 +75,21 @@ impl Options {
         };
         let headers = section.get("headers", Vec::new(), values::headers(header));
         let body = section.optional("body", template);
+        let form = Form::read(section);
+        if form.is_some() {
+            if body.is_some() {
+                section.error("body", "a request has either `body` or `multipart`".to_owned());
+            }
+            if headers.iter().any(|(name, _)| name == CONTENT_TYPE) {
+                section.error("headers", "`multipart` sets the header Content-Type".to_owned());
+            }
+            if method == Method::GET {
+                section.error("method", "a GET request has no `multipart`".to_owned());
+            }
+        }
+        let poll = section.optional_section("poll", Poll::read);
         let output = section.optional("output", pointer);
-        Some(Self { servers: servers?, health, method, headers, body, output })
+        Some(Self { servers: servers?, health, method, headers, body, form, poll, output })
     }
 }
 
@@ -85,7 +109,8 @@ impl options::Options for Options {
     fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner> {
         let is_probed = self.health.is_some();
         let servers = model.servers(&self.servers, is_probed, false, None, dependencies);
-        Arc::new(HttpRunner { options: self, model, client: dependencies.client.clone(), servers })
+        let (client, sources) = (dependencies.client.clone(), dependencies.sources.clone());
+        Arc::new(HttpRunner { options: self, model, client, sources, servers })
     }
 }
 
@@ -132,7 +157,14 @@ struct HttpRunner {
     options: Arc<Options>,
     model: Model,
     client: Client,
+    sources: Sources,
     servers: Pool,
+}
+
+/// The body of a request, and its content type.
+struct Content {
+    kind: HeaderValue,
+    body: Bytes,
 }
 
 impl HttpRunner {
@@ -141,9 +173,19 @@ impl HttpRunner {
         Failure::new(class, format!("the request to the model '{model}' cannot be made: {reason}"))
     }
 
-    fn body(&self, job: &Job) -> Result<Bytes, Failure> {
+    async fn content(&self, job: &Job) -> Result<Content, Failure> {
+        if let Some(form) = &self.options.form {
+            // The random bits of the ID do not occur in the content, except with negligible
+            // probability.
+            let boundary = format!("orrery-{}", runtime::new_id::<ExecutionId>());
+            let encoded = form.encode(&job.input, &self.sources, &boundary).await;
+            let (kind, body) = encoded
+                .map_err(|error| self.unmade(ErrorClass::InvalidUserInput, &error.to_string()))?;
+            return Ok(Content { kind, body });
+        }
+        let kind = HeaderValue::from_static("application/json");
         if self.options.method == Method::GET {
-            return Ok(Bytes::new());
+            return Ok(Content { kind, body: Bytes::new() });
         }
         let body = match &self.options.body {
             None => job.input.to_string(),
@@ -155,10 +197,10 @@ impl HttpRunner {
                 body.to_string()
             }
         };
-        Ok(Bytes::from(body))
+        Ok(Content { kind, body: Bytes::from(body) })
     }
 
-    fn request(&self, url: &str, job: &Job, body: &Bytes) -> Result<Request<Bytes>, Failure> {
+    fn request(&self, url: &str, job: &Job, content: &Content) -> Result<Request<Bytes>, Failure> {
         let url = input_template::fill_url(url, &job.input).map_err(|error| {
             self.unmade(ErrorClass::InvalidUserInput, &format!("its url {error}"))
         })?;
@@ -167,7 +209,7 @@ impl HttpRunner {
             .uri(url)
             .header("idempotency-key", &job.attempt_key);
         if !self.options.headers.iter().any(|(name, _)| name == CONTENT_TYPE) {
-            request = request.header(CONTENT_TYPE, "application/json");
+            request = request.header(CONTENT_TYPE, &content.kind);
         }
         for (name, value) in &self.options.headers {
             request = request.header(name, value);
@@ -176,7 +218,7 @@ impl HttpRunner {
             trace_context::pass_on(headers, &job.trace);
         }
         request
-            .body(body.clone())
+            .body(content.body.clone())
             .map_err(|error| self.unmade(ErrorClass::InvalidModelConfig, &error.to_string()))
     }
 
@@ -191,49 +233,75 @@ impl HttpRunner {
         endpoints::ask_readiness(&self.client, request, |status| status.is_success()).await
     }
 
-    async fn read(&self, answer: &Response, run_time: Duration) -> Result<Success, super::Error> {
-        let model = &self.model.name;
+    /// Fails if the status of a response reports an error.
+    async fn check_status(&self, answer: &Response) -> Result<(), super::Error> {
         let status = answer.status.as_u16();
-        if let Some(class) = ErrorClass::of_http_status(status) {
-            let sentence =
-                format!("the model '{model}' answered {status}: {}", excerpt(&answer.body));
-            let body = content::json(&answer.headers, &answer.body).await.unwrap_or_default();
-            let failure = Failure::new(class, sentence);
-            return Err(super::Error { failure, cost: self.model.reported_cost(&body) });
-        }
-        let unexpected_response = |what: &str| {
-            let sentence = format!("the model '{model}' {what}: {}", excerpt(&answer.body));
-            Failure::new(ErrorClass::ProviderError, sentence)
-        };
+        let Some(class) = ErrorClass::of_http_status(status) else { return Ok(()) };
+        let model = &self.model.name;
+        let sentence = format!("the model '{model}' answered {status}: {}", excerpt(&answer.body));
+        let body = content::json(&answer.headers, &answer.body).await.unwrap_or_default();
+        let failure = Failure::new(class, sentence);
+        Err(super::Error { failure, cost: self.model.reported_cost(&body) })
+    }
+
+    fn unexpected_response(&self, answer: &[u8], what: &str) -> Failure {
+        let model = &self.model.name;
+        let sentence = format!("the model '{model}' {what}: {}", excerpt(answer));
+        Failure::new(ErrorClass::ProviderError, sentence)
+    }
+
+    async fn json(&self, answer: &Response) -> Result<Value, Failure> {
+        let body = content::json(&answer.headers, &answer.body).await;
+        body.map_err(|error| self.unexpected_response(&answer.body, &unreadable(&error)))
+    }
+
+    async fn read(&self, answer: &Response, run_time: Duration) -> Result<Success, super::Error> {
+        self.check_status(answer).await?;
         if self.model.gives_files && self.options.output.is_none() && !is_json(answer) {
             let usage = Usage { run_time, ..Usage::default() };
             return Ok(Success::new(data_uri(answer).into(), usage));
         }
-        let body: Value = content::json(&answer.headers, &answer.body)
-            .await
-            .map_err(|error| unexpected_response(&unreadable(&error)))?;
+        let body = self.json(answer).await?;
         let cost = self.model.reported_cost(&body);
-        let output = match &self.options.output {
-            None => body,
-            Some(pointer) => body
-                .pointer(pointer)
-                .cloned()
-                .ok_or_else(|| unexpected_response(&format!("gave an answer without {pointer}")))?,
-        };
+        let output = self.output_of(self.options.output.as_deref(), body)?;
         let usage = Usage { run_time, cost, ..Usage::default() };
         Ok(Success::new(output, usage))
+    }
+
+    /// Returns the part of an answer to which the pointer refers, or the whole answer.
+    fn output_of(&self, pointer: Option<&str>, answer: Value) -> Result<Value, Failure> {
+        let Some(pointer) = pointer else { return Ok(answer) };
+        answer.pointer(pointer).cloned().ok_or_else(|| {
+            let text = answer.to_string();
+            let what = format!("gave an answer without {pointer}");
+            self.unexpected_response(text.as_bytes(), &what)
+        })
     }
 }
 
 impl Runner for HttpRunner {
     fn run(&self, job: Job) -> Run<'_> {
         Box::pin(async move {
-            let body = self.body(&job)?;
-            let request = |url: &str| self.request(url, &job, &body);
+            let content = self.content(&job).await?;
+            let request = |url: &str| self.request(url, &job, &content);
             let started = runtime::monotonic_now();
-            let answer =
-                self.model.exchange(&self.servers, &self.client, ANSWER_MAX, request).await?;
-            self.read(&answer, started.elapsed()).await
+            let exchange =
+                self.model.exchange_holding(&self.servers, &self.client, ANSWER_MAX, request);
+            let (answer, lease) = exchange.await?;
+            match &self.options.poll {
+                None => {
+                    drop(lease);
+                    self.read(&answer, started.elapsed()).await
+                }
+                Some(poll) => {
+                    let last = self.follow(poll, &job, &answer, &lease.url()).await?;
+                    let cost = self.model.reported_cost(&last);
+                    let pointer = poll.output.as_deref().or(self.options.output.as_deref());
+                    let output = self.output_of(pointer, last)?;
+                    let run_time = started.elapsed();
+                    Ok(Success::new(output, Usage { run_time, cost, ..Usage::default() }))
+                }
+            }
         })
     }
 
@@ -330,5 +398,6 @@ pub(super) fn excerpt(body: &[u8]) -> String {
 }
 
 #[cfg(test)]
-#[path = "http_tests.rs"]
+mod poll_tests;
+#[cfg(test)]
 mod tests;

@@ -48,11 +48,15 @@ fn runner(port: u16, timeout: Duration) -> HttpRunner {
         method: Method::POST,
         headers: vec![(hyper::header::AUTHORIZATION, HeaderValue::from_static("Bearer t0ken"))],
         body: Some(InputTemplate::parse(&json!({"image": "{{input.image}}"})).unwrap()),
+        form: None,
+        poll: None,
         output: Some("/caption".to_owned()),
     };
     let model = Model::of_test("caption", timeout);
     let servers = Pool::of_test(&options.servers.addresses, timeout);
-    HttpRunner { options: Arc::new(options), model, client: Client::trusted(), servers }
+    let sources = Sources::new(orrery_http::egress::Policy::default(), None);
+    let client = Client::trusted();
+    HttpRunner { options: Arc::new(options), model, client, sources, servers }
 }
 
 fn job() -> Job {
@@ -94,6 +98,8 @@ async fn http_runner_fills_references_and_sends_credentials_of_url() {
             method: Method::POST,
             headers: Vec::new(),
             body: None,
+            form: None,
+            poll: None,
             output: None,
         });
         let input = json!({"id": "a/../b", "user": "al@ice"});

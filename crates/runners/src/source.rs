@@ -1,0 +1,157 @@
+//! Reads the files that an input refers to: `data:` URIs, files of this service, and other http(s)
+//! URLs under the rules for URLs from clients.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::alphabet;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
+use base64::engine::{DecodePaddingMode, Engine};
+use bytes::Bytes;
+use hyper::Request;
+use hyper::header::CONTENT_TYPE;
+
+use orrery_domain::file;
+use orrery_http::client::{self, Client, Overflow};
+use orrery_http::egress::{Policy, UrlError};
+use orrery_records::files::{self, Files};
+
+/// Timeout for fetching a file.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
+/// The name of a file whose source has none, without its extension.
+const NAMELESS: &str = "file";
+
+/// Reads files.
+#[derive(Debug, Clone)]
+pub struct Sources {
+    client: Client,
+    policy: Arc<Policy>,
+    /// Reads the files that the service's own URLs refer to, without HTTP.
+    files: Option<Files>,
+}
+
+/// A file that was read.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub bytes: Bytes,
+    /// Valid in a header.
+    pub content_type: String,
+    /// A name with an extension, if the source or the content type implies one.
+    pub name: String,
+}
+
+/// A file that cannot be read. The messages describe the source, not the model.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    #[error(transparent)]
+    File(#[from] files::Error),
+    #[error("{0}{hint}", hint = hint(.0))]
+    Url(#[from] UrlError),
+    #[error("a data: URI must be base64")]
+    NotBase64,
+    #[error("not valid base64: {0}")]
+    Base64(#[from] base64::DecodeError),
+    #[error(transparent)]
+    Request(#[from] hyper::http::Error),
+    #[error(transparent)]
+    Client(#[from] client::Error),
+    #[error("the URL answered {0}")]
+    Status(u16),
+}
+
+const fn hint(error: &UrlError) -> &'static str {
+    match error {
+        UrlError::NotHttp => ", or a data: URI such as data:image/png;base64,…",
+        UrlError::TooLong | UrlError::PortZero | UrlError::UserInfo | UrlError::Forbidden(_) => "",
+    }
+}
+
+impl Sources {
+    /// Creates a reader; `policy` checks all URLs except those of `files`.
+    #[must_use]
+    pub fn new(policy: Policy, files: Option<Files>) -> Self {
+        let client = Client::guarded(policy.clone());
+        Self { client, policy: Arc::new(policy), files }
+    }
+
+    /// Reads a file of at most `bytes_max` bytes.
+    pub(super) async fn read(&self, source: &str, bytes_max: usize) -> Result<Source, Error> {
+        if let Some(files) = &self.files
+            && let Some((file, bytes)) = files.read_linked(source, bytes_max as u64).await?
+        {
+            let named = file.filename.as_deref();
+            return Ok(Source::new(bytes.into(), file.content_type, named));
+        }
+        if let Some((scheme, data)) = source.split_once(':')
+            && scheme.eq_ignore_ascii_case("data")
+        {
+            return decode_data(data);
+        }
+        let url = self.policy.check_url(source)?;
+        let request = Request::get(url.as_str()).body(Bytes::new())?;
+        let limits = client::Limits {
+            total: FETCH_TIMEOUT,
+            answer_bytes: bytes_max,
+            overflow: Overflow::Fail,
+        };
+        let answer = self.client.send_when_able(request, &limits).await?;
+        if !answer.status.is_success() {
+            return Err(Error::Status(answer.status.as_u16()));
+        }
+        let kind = answer.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        let kind = file::content_type(kind.unwrap_or_default());
+        let named = url.path_segments().and_then(Iterator::last).map(|segment| {
+            percent_encoding::percent_decode_str(segment).decode_utf8_lossy().into_owned()
+        });
+        Ok(Source::new(answer.body, kind, named.as_deref()))
+    }
+}
+
+impl Source {
+    fn new(bytes: Bytes, content_type: String, named: Option<&str>) -> Self {
+        let name = named.filter(|name| !name.is_empty()).unwrap_or(NAMELESS).to_owned();
+        // Some servers choose a decoder by the extension.
+        let name = match extension(&content_type) {
+            Some(extension) if !name.contains('.') => format!("{name}.{extension}"),
+            _ => name,
+        };
+        Self { bytes, content_type, name }
+    }
+}
+
+/// Returns the usual extension of files of a content type.
+fn extension(content_type: &str) -> Option<&str> {
+    let essence = content_type.split(';').next().unwrap_or_default().trim();
+    Some(match essence {
+        "image/jpeg" => "jpg",
+        "image/svg+xml" => "svg",
+        "audio/mpeg" => "mp3",
+        "audio/mp4" | "audio/x-m4a" => "m4a",
+        "audio/wave" | "audio/x-wav" => "wav",
+        "audio/x-flac" => "flac",
+        "text/plain" => "txt",
+        "application/octet-stream" => return None,
+        _ => {
+            let (_, subtype) = essence.split_once('/')?;
+            let is_extension =
+                subtype.len() <= 5 && subtype.bytes().all(|byte| byte.is_ascii_alphanumeric());
+            return is_extension.then_some(subtype);
+        }
+    })
+}
+
+/// Decodes the part of a `data:` URI after its scheme. Accepts line breaks in the base64 and
+/// missing padding, which some programs produce.
+fn decode_data(data: &str) -> Result<Source, Error> {
+    const ANY_PADDING: GeneralPurpose = GeneralPurpose::new(
+        &alphabet::STANDARD,
+        GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+    );
+    let (head, encoded) = data.split_once(',').ok_or(Error::NotBase64)?;
+    let (kind, last) = head.rsplit_once(';').ok_or(Error::NotBase64)?;
+    if !last.trim().eq_ignore_ascii_case("base64") {
+        return Err(Error::NotBase64);
+    }
+    let encoded: Vec<u8> = encoded.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    Ok(Source::new(ANY_PADDING.decode(encoded)?.into(), file::content_type(kind), None))
+}
