@@ -224,4 +224,5 @@ def report(load, nodes, metrics, folder):
     print("all good")
 
 
-main()
+if __name__ == "__main__":
+    main()
