@@ -41,6 +41,26 @@ fn model_test_reads_new_manifest_and_names_broken_one() {
 }
 
 #[test]
+fn model_check_compares_group_with_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let groups = "[groups.gpu0]\nmemory = '1GiB'\n";
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), groups);
+    let file = folder.path().join("models.d/talk.toml");
+    let check = |group: &str, memory: &str| {
+        let runner = "type = 'openai'\nkind = 'chat'\nmodel = 'm'\nstart = ['sh', '${PORT}']";
+        let group = format!("group = '{group}'\nmemory = '{memory}'");
+        let text = format!("slug = 'talk'\noutput_type = 'string'\n[runner]\n{runner}\n{group}\n");
+        fs::write(&file, text).unwrap();
+        setup.try_run(&["model", "check", file.to_str().unwrap()]).1
+    };
+    assert!(check("gpu0", "1GiB").contains("talk is valid"));
+    let large = check("gpu0", "2GiB");
+    assert!(large.contains("it needs 2147483648 bytes, but its group 'gpu0' has"), "{large}");
+    let lost = check("gpu1", "1GiB");
+    assert!(lost.contains("its group 'gpu1' is not in the configuration"), "{lost}");
+}
+
+#[test]
 fn manifest_of_builtin_keeps_its_concurrency() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");

@@ -126,12 +126,15 @@ async fn described(services: &Services, found: LaneActivity) -> Lane {
         queued: load.queued,
         cap: load.cap,
         failing: None,
+        server: None,
         failed,
         times,
     };
     if let Some(model) = services.catalog.get(name).filter(|_model| lane == lane_of_model(name)) {
         described.cap = model.concurrency;
         described.failing = model.failing();
+        let server = model.runner.managed();
+        described.server = server.map(|server| server.situation().phase.as_str().to_owned());
     } else if let Ok(id) = name.parse::<WorkflowId>()
         && lane == lane_of_workflow(id)
         && let Ok(workflow) = services.workflows.by_id(id).await

@@ -343,6 +343,13 @@ pub fn stopped_store(config: &Config) -> anyhow::Result<Source> {
     Ok(Source { store, files })
 }
 
+/// Returns the groups of servers that share memory.
+#[must_use]
+pub fn server_groups(config: &Config) -> ServerGroups {
+    let groups = config.groups.iter();
+    ServerGroups::new(groups.map(|group| (group.name.clone(), group.memory, group.swap_after)))
+}
+
 fn open_catalog(
     config: &Config,
     policy: &Policy,
@@ -354,8 +361,6 @@ fn open_catalog(
             .with_context(|| format!("cannot create {}", config.models_dir.display()))?;
     }
     let workers = Workers::new(config.program.clone(), guard.groups.clone());
-    let groups = config.groups.iter();
-    let groups = groups.map(|group| (group.name.clone(), group.memory, group.swap_after));
     let sources = Sources::new(policy.clone(), Some(files.clone()));
     let dependencies = Dependencies {
         builtins: BuiltinContext::new(sources.clone(), workers),
@@ -364,7 +369,7 @@ fn open_catalog(
         guard: guard.clone(),
         room: Arc::new(Room::of_bytes(config.limits.model_memory_bytes)),
         endpoints: Arc::default(),
-        groups: Arc::new(ServerGroups::new(groups)),
+        groups: Arc::new(server_groups(config)),
     };
     let (catalog, report) = Catalog::open(config.models_dir.clone(), dependencies);
     reload::log_errors(&report);

@@ -35,6 +35,7 @@ use orrery_domain::model::{Cache, OutputType, Pricing, Slug};
 use orrery_domain::retry::Policy;
 use orrery_domain::spelling;
 use orrery_engine as engine;
+use orrery_runners::managed::Groups;
 pub use orrery_runners::managed::Server as ManagedServer;
 use orrery_runners::options::Dependencies;
 use orrery_runners::{Health, ModelInterface, Runner, builtin};
@@ -506,13 +507,13 @@ pub struct Checked {
 }
 
 /// Checks one manifest as a reload would, without adding it to the catalog, and checks that its
-/// local dependencies exist.
+/// local dependencies exist. Without `groups`, any group may exist.
 ///
 /// # Errors
 /// Every [`Error`] of the file.
-pub fn check(path: &Path) -> Result<Checked, Vec<Error>> {
+pub fn check(path: &Path, groups: Option<&Groups>) -> Result<Checked, Vec<Error>> {
     let manifest = manifest::read(path)?;
-    if let Some(message) = manifest.runner.options.missing() {
+    if let Some(message) = manifest.runner.options.missing(groups) {
         return Err(vec![Error { file: path.to_path_buf(), line: 0, column: 0, message }]);
     }
     let model = built(&manifest, path, &Dependencies::none())?;

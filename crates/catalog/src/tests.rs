@@ -48,7 +48,7 @@ fn catalog_check_reports_prices_without_effect() {
              [runner]\ntype = 'openai'\nurl = 'http://h/v1'\nmodel = 'm'\nkind = '{kind}'\n"
         );
         fs::write(&path, text).unwrap();
-        check(&path).unwrap().concern.unwrap_or_default()
+        check(&path, None).unwrap().concern.unwrap_or_default()
     };
     let rates = [
         ("per_audio_minute", "transcriptions"),
@@ -222,7 +222,7 @@ fn manifest_with_exploding_schema_is_rejected_with_its_line() {
     fs::write(folder.path().join("s.json"), schema.to_string()).unwrap();
     let path = folder.path().join("a.toml");
     fs::write(&path, format!("request_schema_file = 's.json'\n{}", manifest("a", "A"))).unwrap();
-    let faults = check(&path).unwrap_err();
+    let faults = check(&path, None).unwrap_err();
     let [error] = faults.as_slice() else { panic!("{faults:?}") };
     assert_eq!((error.line, error.column), (1, 23));
     let expected = "`request_schema_file`: a schema may expand to at most 100000";

@@ -45,7 +45,7 @@ pub(super) enum Command {
 
 pub(super) fn run(command: Command, file: Option<&Path>) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Check { files } => check(&files),
+        Command::Check { files } => check(&files, of_service(file).ok().as_ref()),
         Command::List(shape) => {
             super::block_on(list(&Output::new(shape.json), &of_service(file)?))?;
             Ok(ExitCode::SUCCESS)
@@ -327,11 +327,12 @@ impl io::Write for Run {
     }
 }
 
-/// Checks each file. The exit code is a failure if any file has an error.
-fn check(files: &[PathBuf]) -> anyhow::Result<ExitCode> {
+/// Checks each file. The exit code is a failure if any file has an error. Without a configuration,
+/// any group may exist.
+fn check(files: &[PathBuf], config: Option<&Config>) -> anyhow::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for file in files {
-        match service::check_manifest(file) {
+        match service::check_manifest(file, config) {
             Ok((slug, concern)) => {
                 output::line(&format!("{}: {slug} is valid", file.display()))?;
                 concern.iter().for_each(|concern| output::note(&format!("warning: {concern}")));

@@ -106,8 +106,13 @@ pub(super) fn egress_warning(config: &Config, organizations: usize) -> Option<St
 
 /// Returns the slug of a valid manifest and a warning, or the manifest's errors, each with file,
 /// line and column.
-pub(super) fn check_manifest(file: &Path) -> Result<(String, Option<String>), Vec<String>> {
-    app::check_manifest(file).map(|checked| (checked.slug.to_string(), checked.concern))
+pub(super) fn check_manifest(
+    file: &Path,
+    config: Option<&Config>,
+) -> Result<(String, Option<String>), Vec<String>> {
+    let groups = config.map(app::server_groups);
+    let checked = app::check_manifest(file, groups.as_ref());
+    checked.map(|checked| (checked.slug.to_string(), checked.concern))
 }
 
 async fn offline(config: Config) -> anyhow::Result<InProcess> {

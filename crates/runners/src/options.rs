@@ -68,7 +68,7 @@ pub trait Options: Debug + Send + Sync + Comparable {
 
     /// Returns a missing local dependency. Only `orrery check` uses this result: a program may be
     /// installed later, and a model that fails reports the reason itself.
-    fn missing(&self) -> Option<String> {
+    fn missing(&self, _groups: Option<&Groups>) -> Option<String> {
         None
     }
 

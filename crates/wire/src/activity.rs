@@ -55,6 +55,10 @@ pub struct Lane {
     /// Why the model is failing; absent if it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failing: Option<String>,
+    /// The state of the server that the service starts for the model: `unloaded`, `loading`, `ready`,
+    /// `draining` or `failed`; absent if there is no such server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
     /// Number of failed executions.
     pub failed: u64,
     /// Durations of completed executions, including the time in the queue.

@@ -7,11 +7,12 @@ use orrery_catalog as catalog;
 use orrery_config::Config;
 use orrery_domain::spelling::nearest;
 use orrery_runners::builtin;
+use orrery_runners::managed::Groups;
 
 /// Maximum number of manifests to check.
 const MANIFESTS_MAX: usize = 10_000;
 
-pub(super) fn findings(folder: &Path) -> Vec<Finding> {
+pub(super) fn findings(folder: &Path, groups: &Groups) -> Vec<Finding> {
     let files = match manifest_files(folder) {
         Ok(files) => files,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -26,7 +27,7 @@ pub(super) fn findings(folder: &Path) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut good = 0_usize;
     for file in &files {
-        match check(file) {
+        match check(file, Some(groups)) {
             Ok(checked) => {
                 good += 1;
                 let concern = checked.concern.map(|text| Finding::warning("model", text));
@@ -71,12 +72,12 @@ fn files_with(folder: &Path, extensions: &[&str]) -> std::io::Result<Vec<PathBuf
     Ok(files)
 }
 
-/// Checks one manifest.
+/// Checks one manifest. Without `groups`, any group may exist.
 ///
 /// # Errors
 /// The errors of the manifest, with file, line and column.
-pub fn check(file: &Path) -> Result<catalog::Checked, Vec<String>> {
-    catalog::check(file).map_err(|faults| faults.iter().map(ToString::to_string).collect())
+pub fn check(file: &Path, groups: Option<&Groups>) -> Result<catalog::Checked, Vec<String>> {
+    catalog::check(file, groups).map_err(|faults| faults.iter().map(ToString::to_string).collect())
 }
 
 /// Warns about settings that name models which do not exist or do not support chat. If an upstream
@@ -120,15 +121,18 @@ mod tests {
     #[test]
     fn check_accepts_missing_models_folder() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(findings(&folder.path().join("models.d"))[0].verdict, Verdict::Good);
-        assert!(findings(folder.path())[0].detail.contains("0 of 0"));
+        assert_eq!(
+            findings(&folder.path().join("models.d"), &Groups::default())[0].verdict,
+            Verdict::Good
+        );
+        assert!(findings(folder.path(), &Groups::default())[0].detail.contains("0 of 0"));
     }
 
     #[test]
     fn check_warns_of_manifest_in_yaml() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("caption.yaml"), "slug: caption\n").unwrap();
-        let found = findings(folder.path());
+        let found = findings(folder.path(), &Groups::default());
         let [_, warning] = &found[..] else { panic!("{found:?}") };
         assert_eq!(warning.verdict, Verdict::Warning);
         let said = "caption.yaml is not read: manifests are TOML files";
@@ -144,7 +148,7 @@ mod tests {
                  model = 'm'\n{url}\n"
             );
             std::fs::write(folder.path().join("a.toml"), text).unwrap();
-            findings(folder.path())
+            findings(folder.path(), &Groups::default())
         };
         for bare in
             ["url = 'http://h:9'", "url = 'http://h:9/'", "urls = ['http://g/v1', 'http://h:9']"]

@@ -26,16 +26,20 @@ fn lanes(done: u64) -> Vec<Lane> {
         queued,
         cap,
         failing: None,
+        server: None,
         failed: 0,
         times: times(done / share, from),
     };
     let mut broken = lane("model", "caption-large", 0, 1, 3, 1000, 0.4);
     broken.failing = Some("it ends at once".to_owned());
+    let mut started = lane("model", "qwen", 2, 8, 0, 6, 0.8);
+    started.server = Some("ready".to_owned());
     vec![
         lane("workflow", "greet-by-name", 12, 2048, 1234, 4, 0.02),
         lane("model", "text-template", 4, 8, 17, 2, 0.003),
         lane("model", "acme/a-model-with-a-long-name-that-is-cut", 1, 1, 0, 9, 1.5),
         broken,
+        started,
         lane("agent", "sessions", 1, 3, 0, 100, 4.0),
     ]
 }

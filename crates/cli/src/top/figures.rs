@@ -139,12 +139,25 @@ pub(super) struct LaneFigures {
     pub(super) cap: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) failing: Option<String>,
+    /// The state of the server that the service starts for the model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) server: Option<String>,
     pub(super) rate: f64,
     pub(super) failed_rate: f64,
     /// Executions completed since the start.
     pub(super) ended: u64,
     pub(super) p50: Option<f64>,
     pub(super) p99: Option<f64>,
+}
+
+impl LaneFigures {
+    /// Returns the name, with the state of the model's server if the service starts one.
+    pub(super) fn shown_name(&self) -> String {
+        match &self.server {
+            Some(state) => format!("{} ({state})", self.name),
+            None => self.name.clone(),
+        }
+    }
 }
 
 /// Returns the rate at which a counter grows, per second.
@@ -367,6 +380,7 @@ impl Between<'_> {
             queued: own.queued,
             cap: own.cap,
             failing: own.failing.clone(),
+            server: own.server.clone(),
             rate: rate(own.times.count(), near.times.count(), self.seconds),
             failed_rate: rate(own.failed, near.failed, self.seconds),
             ended: own.times.count(),

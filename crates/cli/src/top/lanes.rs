@@ -156,7 +156,7 @@ fn name_of(lane: &LaneFigures, width: usize, theme: Theme) -> Span<'static> {
         (None, _) => (" ", Style::new()),
     };
     let kind = if lane.kind == "agent" { "agent " } else { "" };
-    let text = cut(&format!("{kind}{}", lane.name), width.saturating_sub(1));
+    let text = cut(&format!("{kind}{}", lane.shown_name()), width.saturating_sub(1));
     let text = format!("{sign}{text}");
     let missing = (width + 1).saturating_sub(Span::raw(text.as_str()).width());
     Span::styled(text + &" ".repeat(missing), style)

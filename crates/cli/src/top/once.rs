@@ -129,7 +129,7 @@ fn means(figures: &Figures) -> [(&'static str, String); 3] {
 fn lanes(figures: &Figures) -> Vec<Vec<String>> {
     let line = |lane: &super::figures::LaneFigures| {
         vec![
-            lane.name.clone(),
+            lane.shown_name(),
             lane.kind.clone(),
             grouped(lane.running as f64),
             grouped(lane.cap as f64),

@@ -107,7 +107,7 @@ impl options::Options for Options {
         Some(programs(&self.command, &self.directory))
     }
 
-    fn missing(&self) -> Option<String> {
+    fn missing(&self, _groups: Option<&crate::managed::Groups>) -> Option<String> {
         missing(&self.command, &self.directory)
     }
 

@@ -94,9 +94,10 @@ impl Servers {
     }
 
     /// Returns a missing file that the started server needs.
-    pub(crate) fn missing(&self) -> Option<String> {
+    pub(crate) fn missing(&self, groups: Option<&managed::Groups>) -> Option<String> {
         let start = self.start.as_ref()?;
-        command::missing(start.command(), start.directory())
+        let program = command::missing(start.command(), start.directory());
+        program.or_else(|| start.group_of(groups?).err())
     }
 }
 

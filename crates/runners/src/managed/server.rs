@@ -213,7 +213,7 @@ impl Server {
             was_ready: false,
         };
         let server = Arc::new(Self {
-            group: group_of(&options, &dependencies.groups),
+            group: options.group_of(&dependencies.groups),
             options,
             model,
             url,
@@ -563,18 +563,20 @@ impl Server {
     }
 }
 
-/// Returns the group that a manifest names, or why the server can never run.
-fn group_of(options: &Options, groups: &Groups) -> Result<Option<Arc<Group>>, String> {
-    let Some(name) = &options.group else { return Ok(None) };
-    let group = groups.named(name).ok_or_else(|| {
-        format!("its group '{name}' is not in the configuration: add [groups.{name}]")
-    })?;
-    match options.memory {
-        Some(memory) if memory > group.memory => Err(format!(
-            "it needs {memory} bytes, but its group '{name}' has {} bytes",
-            group.memory
-        )),
-        Some(_) | None => Ok(Some(group)),
+impl Options {
+    /// Returns the group that a manifest names, or why the server can never run.
+    pub(crate) fn group_of(&self, groups: &Groups) -> Result<Option<Arc<Group>>, String> {
+        let Some(name) = &self.group else { return Ok(None) };
+        let group = groups.named(name).ok_or_else(|| {
+            format!("its group '{name}' is not in the configuration: add [groups.{name}]")
+        })?;
+        match self.memory {
+            Some(memory) if memory > group.memory => Err(format!(
+                "it needs {memory} bytes, but its group '{name}' has {} bytes",
+                group.memory
+            )),
+            Some(_) | None => Ok(Some(group)),
+        }
     }
 }
 

@@ -97,8 +97,8 @@ impl options::Options for Options {
         self.servers.programs()
     }
 
-    fn missing(&self) -> Option<String> {
-        self.servers.missing()
+    fn missing(&self, groups: Option<&managed::Groups>) -> Option<String> {
+        self.servers.missing(groups)
     }
 
     fn concern(&self) -> Option<String> {
