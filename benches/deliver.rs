@@ -130,11 +130,8 @@ fn fill(data: &Path, count: u64, urls: &[String]) {
         while left > 0 {
             let mut commit = Commit::new();
             for _ in 0..left.min(BATCH_MAX) {
-                let webhook = Webhook {
-                    url: urls.next().unwrap().clone(),
-                    secret: Some(secret.clone()),
-                    send_plain_secret: None,
-                };
+                let url = urls.next().unwrap().clone();
+                let webhook = Webhook { secret: Some(secret.clone()), ..Webhook::unsigned(url) };
                 let delivery =
                     Delivery::new(new_id(), organization, new_id(), webhook, body.clone(), now);
                 webhooks::enqueue(&mut commit, &delivery).unwrap();

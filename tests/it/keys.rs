@@ -9,6 +9,9 @@ use serde_json::json;
 use crate::support::{Ask, Service};
 
 const REFUSAL: &str = r#"{"error":"Invalid or missing API key"}"#;
+/// The error below `/replicate`.
+const PROBLEM: &str =
+    r#"{"title":"Unauthorized","detail":"Invalid or missing API key","status":401}"#;
 
 /// Returns requests without a key for every route on every host that requires one; `id` is used in
 /// paths.
@@ -50,6 +53,8 @@ async fn api_key_routes_reject_invalid_keys_with_401() {
             assert_eq!(answer.status, 401, "{name}");
             if name.contains("/v1/messages") {
                 assert_eq!(answer.json()["error"]["type"], "authentication_error", "{name}");
+            } else if name.contains("/replicate/") {
+                assert_eq!(answer.text, PROBLEM, "{name}");
             } else {
                 assert_eq!(answer.text, REFUSAL, "{name}");
             }
@@ -159,16 +164,19 @@ async fn api_key_of_other_organization_gets_404() {
     let id = service.create("text-template", json!({"template": "hello"})).await;
     service.ended(&id).await;
     let form = "--b0\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\nabc\r\n--b0--\r\n";
-    let sent = service.ask(Role::Base, Method::POST, "/v1/files").key(&service.key).body(form);
-    let sent = sent.header("content-type", "multipart/form-data; boundary=b0").send().await;
-    let file = sent.expect(201)["id"].as_str().unwrap().to_owned();
+    let upload = async || {
+        let sent = service.ask(Role::Base, Method::POST, "/v1/files").key(&service.key).body(form);
+        let sent = sent.header("content-type", "multipart/form-data; boundary=b0").send().await;
+        sent.expect(201)["id"].as_str().unwrap().to_owned()
+    };
     let by_id = ROUTES.iter().filter(|route| route.path.contains("{id}"));
     let mut asked = 0;
     for route in by_id.filter(|route| route.access == Access::Key) {
-        let is_file = route.path.starts_with("/v1/files");
-        let (id, missing) =
-            if is_file { (&file, "file not found") } else { (&id, "Prediction not found") };
-        let path = route.path.replace("{id}", id);
+        let (id, missing) = match route.path.contains("/v1/files") {
+            true => (upload().await, "file not found"),
+            false => (id.clone(), "Prediction not found"),
+        };
+        let path = route.path.replace("{id}", &id);
         let ask = |key: &str| {
             service.ask(Role::Base, route.method.clone(), &path).key(key).body("{}").send()
         };
@@ -177,7 +185,12 @@ async fn api_key_of_other_organization_gets_404() {
             assert_eq!(ask(&service.key).await.status, 404, "{path}");
             continue;
         }
-        ask(&service.other_key).await.expect_error(404, missing);
+        let refused = ask(&service.other_key).await;
+        if route.path.starts_with("/replicate/") {
+            assert_eq!(refused.expect(404)["detail"], missing, "{path}");
+        } else {
+            refused.expect_error(404, missing);
+        }
         assert_ne!(ask(&service.key).await.status, 404, "{path}");
         asked += 1;
     }

@@ -91,6 +91,8 @@ mod payloads;
 mod predictions;
 mod refusal_screens;
 mod reload;
+mod replicate;
+mod replicate_webhooks;
 mod responses;
 mod responses_compact;
 mod result_cache;

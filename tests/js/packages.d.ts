@@ -8,4 +8,5 @@ declare module "ai";
 declare module "ollama";
 declare module "openai";
 declare module "openai/*";
+declare module "replicate";
 declare module "zod";

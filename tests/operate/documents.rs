@@ -67,6 +67,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("docs/clients.md", "tests/clients runs the library"),
     ("docs/clients.md", "tests/clients runs the program"),
     ("docs/clients.md", "tests/clients runs the library"),
+    ("docs/clients.md", "tests/clients runs the library"),
     ("docs/clients.md", "needs Claude Code"),
     ("docs/clients.md", "tests/clients runs the library"),
     ("docs/clients.md", "needs a Java runtime"),

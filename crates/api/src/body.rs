@@ -47,7 +47,7 @@ pub(crate) fn webhook(
     let Some(url) = webhook_url("webhook_url", url, services)? else { return Ok(None) };
     let secret = secret.filter(|secret| !secret.is_empty());
     let secret = secret.map(|secret| sealed_secret(&secret, services)).transpose()?;
-    Ok(Some(Webhook { url, secret, send_plain_secret }))
+    Ok(Some(Webhook { secret, send_plain_secret, ..Webhook::unsigned(url) }))
 }
 
 /// The warning about a webhook secret without a URL.

@@ -204,6 +204,7 @@ impl Host {
                 ErrorForm::OpenAi => error.into_open_ai_response(),
                 ErrorForm::OpenAiOnly => error.into_open_ai_envelope(),
                 ErrorForm::Anthropic => error.into_anthropic_response(&id),
+                ErrorForm::Replicate => error.into_problem(),
             }
         });
         let path_of_route = route.map_or("", |route| route.path);
@@ -281,7 +282,7 @@ impl Host {
             }
             Ok(Outcome::NotFound) => return self.not_found(form, method, path),
             Err(error) => {
-                let is_below = form == ErrorForm::OpenAiOnly;
+                let is_below = matches!(form, ErrorForm::OpenAiOnly | ErrorForm::Replicate);
                 let form = if is_below { form } else { ErrorForm::Plain };
                 return Routed::nowhere(form, Err(error.into()));
             }
@@ -334,7 +335,9 @@ impl Host {
             return Routed::nowhere(ErrorForm::OpenAi, Err(error));
         }
         let error = match form {
-            ErrorForm::Plain => elsewhere::not_found(self.role, method, path, &self.services),
+            ErrorForm::Plain | ErrorForm::Replicate => {
+                elsewhere::not_found(self.role, method, path, &self.services)
+            }
             ErrorForm::OpenAi | ErrorForm::OpenAiOnly | ErrorForm::Anthropic => {
                 vendors::not_found(method, path)
             }
@@ -565,7 +568,7 @@ pub(crate) fn has_no_request_id(path: &str) -> bool {
 
 fn wrong_method(form: ErrorForm, method: &Method, path: &str, allow: &str) -> crate::Error {
     let error = match form {
-        ErrorForm::Plain => {
+        ErrorForm::Plain | ErrorForm::Replicate => {
             crate::Error::status(StatusCode::METHOD_NOT_ALLOWED, "method not allowed")
         }
         ErrorForm::OpenAi | ErrorForm::OpenAiOnly | ErrorForm::Anthropic => {

@@ -63,6 +63,8 @@ pub enum ErrorForm {
     OpenAiOnly,
     /// Anthropic's error body.
     Anthropic,
+    /// Replicate's error body: the routes below `/replicate`.
+    Replicate,
 }
 
 /// A query parameter.

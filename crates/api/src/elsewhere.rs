@@ -20,11 +20,20 @@ const HINTED_MAX: usize = 200;
 const SHORT_MAX: usize = 8;
 
 /// Requests from similar APIs, and the equivalents in this API.
-const OF_OTHER_APIS: [(Method, &str, &str); 1] = [(
-    Method::GET,
-    "/v1/predictions",
-    "GET /v1/prediction/{id} returns one prediction, GET /v2/executions?type=prediction lists them",
-)];
+const OF_OTHER_APIS: [(Method, &str, &str); 2] = [
+    (
+        Method::GET,
+        "/v1/predictions",
+        "GET /v1/prediction/{id} returns one prediction, GET /v2/executions?type=prediction lists \
+         them; the base URL of Replicate's clients has /replicate before /v1",
+    ),
+    (
+        Method::POST,
+        "/v1/predictions",
+        "POST /v1/prediction creates a prediction; the base URL of Replicate's clients has \
+         /replicate before /v1",
+    ),
+];
 
 /// The routers of the named hosts, whose values are the patterns of the routes.
 static ROUTERS: LazyLock<Vec<(Role, Router<&'static str>)>> = LazyLock::new(|| {

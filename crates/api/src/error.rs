@@ -147,6 +147,12 @@ impl Error {
         self.0.into_open_ai_envelope()
     }
 
+    /// Converts the error to a response for clients of Replicate's API.
+    #[must_use]
+    pub fn into_problem(self) -> http::Response {
+        self.0.into_problem()
+    }
+
     /// Converts the error to a response for clients of Anthropic's API.
     #[must_use]
     pub fn into_anthropic_response(self, request_id: &str) -> http::Response {

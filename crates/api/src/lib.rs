@@ -73,6 +73,7 @@ mod organizations;
 mod pauses;
 mod predictions;
 mod refused_key;
+mod replicate;
 mod request_metrics;
 mod reserved;
 mod responses;
@@ -367,6 +368,24 @@ pub const ROUTES: &[Route] = &[
     route!(&[Base], GET, "/v1/limits", Key, Read, Bare, Keyed, limits::get, limits::GET),
     route!(&[Base], GET, "/v1/usage", Key, Read, Bare, Keyed, usage::report, usage::REPORT),
     route!(&[Base], GET, "/v1/billing/balance", Key, Read, Bare, Balance, billing::balance, billing::BALANCE),
+
+    route!(&[Base], POST, "/replicate/v1/predictions", Key, Predict, Body, Keyed, replicate::predictions::create, replicate::predictions::CREATE, Operator),
+    route!(&[Base], GET, "/replicate/v1/predictions", Key, Read, Bare, Keyed, replicate::predictions::list, replicate::predictions::LIST),
+    route!(&[Base], GET, "/replicate/v1/predictions/{id}", Key, Own, Bare, Keyed, replicate::predictions::get, replicate::predictions::GET),
+    route!(&[Base], GET, "/replicate/v1/predictions/{id}/stream", Link, Own, Bare, Keyed, replicate::stream::follow, replicate::stream::FOLLOW),
+    route!(&[Base], POST, "/replicate/v1/predictions/{id}/cancel", Key, PredictOwn, Body, Keyed, replicate::predictions::cancel, replicate::predictions::CANCEL, Operator),
+    route!(&[Base], GET, "/replicate/v1/models", Key, Nothing, Bare, Keyed, replicate::models::list, replicate::models::LIST),
+    route!(&[Base], GET, "/replicate/v1/models/{owner}/{name}", Key, Nothing, Bare, Keyed, replicate::models::get, replicate::models::GET),
+    route!(&[Base], POST, "/replicate/v1/models/{owner}/{name}/predictions", Key, Predict, Body, Keyed, replicate::predictions::create_with_model, replicate::predictions::CREATE_WITH_MODEL, Operator),
+    route!(&[Base], GET, "/replicate/v1/models/{owner}/{name}/versions", Key, Nothing, Bare, Keyed, replicate::models::versions, replicate::models::VERSIONS),
+    route!(&[Base], GET, "/replicate/v1/models/{owner}/{name}/versions/{version}", Key, Nothing, Bare, Keyed, replicate::models::get_version, replicate::models::VERSION),
+    route!(&[Base], POST, "/replicate/v1/files", Key, Upload, File, Keyed, replicate::files::create, replicate::files::CREATE, Operator),
+    route!(&[Base], GET, "/replicate/v1/files", Key, Read, Bare, Keyed, replicate::files::list, replicate::files::LIST),
+    route!(&[Base], GET, "/replicate/v1/files/{id}", Key, Own, Bare, Keyed, replicate::files::get, replicate::files::GET),
+    route!(&[Base], DELETE, "/replicate/v1/files/{id}", Key, UploadOwn, Bare, Keyed, replicate::files::delete, replicate::files::DELETE),
+    route!(&[Base], GET, "/replicate/v1/files/{id}/download", Key, Own, Bare, Keyed, content::get, replicate::files::DOWNLOAD),
+    route!(&[Base], GET, "/replicate/v1/account", Key, Nothing, Bare, Keyed, replicate::account::get, replicate::account::GET),
+    route!(&[Base], GET, "/replicate/v1/webhooks/default/secret", Key, Secrets, Bare, Keyed, replicate::account::secret, replicate::account::SECRET),
 
     route!(&[Ollama], GET, "/", Public, Nothing, Bare, Free, ollama_models::root, ollama_models::ROOT),
     route!(&[Ollama], GET, "/api/version", Public, Nothing, Bare, Free, ollama_models::version, ollama_models::VERSION),

@@ -4,15 +4,16 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use hyper::header::{HeaderValue, LINK};
-use serde_json::Value;
 use serde_json::value::to_raw_value;
+use serde_json::{Map, Value};
 
 use super::body::{self, validation_error};
 use super::doc::{Doc, Kind, Param, RequestDoc, ResponseDoc};
-use super::idempotency_key::{self, Creation};
+use super::idempotency_key::{self, Creation, OptionalClaim};
 use super::{Context, Role, Services, chat, models};
 use orrery_chat::CacheOutcome;
 use orrery_domain::chain::Entry;
+use orrery_domain::delivery::Webhook;
 use orrery_domain::execution::{self, Candidate, Execution, Source, Status, Work};
 use orrery_domain::ids::{ExecutionId, OrganizationId};
 use orrery_domain::logs::append_logs;
@@ -191,7 +192,7 @@ pub(crate) async fn detail(
 
 /// Returns whether this prediction is a step of another organization's workflow. In that case, the
 /// step's input is hidden, because it belongs to the workflow's owner.
-async fn is_of_foreign_step(
+pub(crate) async fn is_of_foreign_step(
     services: &Services,
     execution: &Execution,
 ) -> Result<bool, crate::Error> {
@@ -241,7 +242,7 @@ pub(crate) async fn cancel(context: Context) -> Result<Response, crate::Error> {
 }
 
 /// Validity of a link to a prediction's events. Each response contains a new link.
-const EVENTS_LINK: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const EVENTS_LINK: Duration = Duration::from_secs(24 * 3600);
 
 /// Adds a link to the prediction's events. The link needs no key, because a browser's `EventSource`
 /// cannot send one.
@@ -290,7 +291,43 @@ async fn submit(context: &mut Context, route: &str) -> Result<ExecutionId, crate
     let new = read(services, &bytes)?;
     let (url, secret) = (new.webhook_url.as_ref(), new.webhook_secret.as_ref());
     body::warn_of_secret_alone(&context.request, url, secret);
-    let mut submission = check(services, caller, context.source(), new).await?;
+    let webhook = body::webhook(
+        new.webhook_url,
+        new.webhook_secret,
+        new.webhook_send_plain_secret,
+        services,
+    )?;
+    let wanted = Wanted {
+        model: new.model,
+        version: new.version,
+        input: new.input,
+        fallback: new.fallback_selector,
+        webhook,
+    };
+    start(context, &claim, wanted).await
+}
+
+/// A prediction to start.
+pub(crate) struct Wanted {
+    pub(crate) model: String,
+    pub(crate) version: String,
+    pub(crate) input: Map<String, Value>,
+    /// The name of a fallback chain.
+    pub(crate) fallback: Option<String>,
+    pub(crate) webhook: Option<Webhook>,
+}
+
+/// Validates a prediction and submits it to the engine.
+///
+/// # Errors
+/// 404 for an unknown model, 400 for an invalid input, and the errors of the engine.
+pub(crate) async fn start(
+    context: &Context,
+    claim: &OptionalClaim,
+    wanted: Wanted,
+) -> Result<ExecutionId, crate::Error> {
+    let services = &context.services;
+    let mut submission = check(services, context.caller()?, context.source(), wanted).await?;
     if let Work::Prediction(prediction) = &mut submission.work {
         prediction.skips_cache = context.skips_cache();
     }
@@ -326,19 +363,13 @@ async fn check(
     services: &Services,
     caller: Caller,
     source: Source,
-    new: NewPrediction,
+    wanted: Wanted,
 ) -> Result<Submission, crate::Error> {
-    let slug = new.model;
-    let webhook = body::webhook(
-        new.webhook_url,
-        new.webhook_secret,
-        new.webhook_send_plain_secret,
-        services,
-    )?;
+    let Wanted { model: slug, version, input, fallback, webhook } = wanted;
     let model =
         services.catalog.get(&slug).ok_or_else(|| models::not_found(&services.catalog, &slug))?;
-    let input = model.check_input(Value::Object(new.input)).await.map_err(validation_error)?;
-    let selector = new.fallback_selector.filter(|name| !name.is_empty());
+    let input = model.check_input(Value::Object(input)).await.map_err(validation_error)?;
+    let selector = fallback.filter(|name| !name.is_empty());
     let chain =
         chain(services, caller.organization, model.slug.as_str(), selector.as_deref()).await?;
     Ok(Submission {
@@ -346,7 +377,7 @@ async fn check(
         organization: caller.organization,
         key: caller.key,
         source,
-        work: Work::Prediction(execution::Prediction::new(new.version, chain)),
+        work: Work::Prediction(execution::Prediction::new(version, chain)),
         input: to_raw_value(&input).map_err(crate::Error::internal)?,
         webhook,
         origin: None,
@@ -396,7 +427,10 @@ pub(crate) async fn shown(
 }
 
 /// Returns the output's text with current file URLs.
-async fn shown_output(services: &Services, execution: &Execution) -> Result<Text, crate::Error> {
+pub(crate) async fn shown_output(
+    services: &Services,
+    execution: &Execution,
+) -> Result<Text, crate::Error> {
     let Text { text, error } = shown(services, execution.output.as_ref()).await?;
     let text = text.map(|text| services.signed_urls.render(execution.organization, text));
     Ok(Text { text, error })

@@ -142,6 +142,9 @@ fn with_rates(error: crate::Error, entry: &Entry) -> crate::Error {
     rate_headers(entry).fold(error, |error, (name, value)| error.with_header(name, value))
 }
 
+/// The paths of files in Replicate's API.
+const REPLICATE_FILES: &str = "/replicate/v1/files/";
+
 /// Returns the key that created the resource in the path.
 async fn creator_of(
     services: &Services,
@@ -157,7 +160,7 @@ async fn creator_of(
         let found = services.batches.get(organization, id).await;
         return Ok(found.ok().map(|progress| progress.batch.key));
     }
-    if route.path.starts_with("/v1/files/") {
+    if ["/v1/files/", REPLICATE_FILES].iter().any(|place| route.path.starts_with(place)) {
         let Ok(id) = text.parse::<FileId>() else { return Ok(None) };
         let found = services.files.find(organization, id).await?;
         return Ok(found.and_then(|(file, _)| file.key));

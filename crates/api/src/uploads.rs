@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::StatusCode;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::Context;
 use super::doc::{Doc, RequestDoc, ResponseDoc};
 use super::files::{answer, missing, public_url, view};
 use super::form::Form;
-use orrery_domain::file::{self, Digest, File, NAME_MAX, PURPOSE_MAX};
+use orrery_domain::file::{self, Digest, File, METADATA_BYTES_MAX, NAME_MAX, PURPOSE_MAX};
 use orrery_http::media_type::{self, MediaType};
 use orrery_http::{Response, response};
 use orrery_records::files::{Announced, Receiving};
@@ -21,6 +21,13 @@ use orrery_wire::request;
 
 /// Maximum size of a field other than the file, in bytes.
 const FIELD_MAX: usize = 1024;
+
+/// The field with the content of the file, and the same field in Replicate's API.
+const FILE: &str = "file";
+pub(crate) const REPLICATE_CONTENT: &str = "content";
+
+/// The field with the client's own data in Replicate's API.
+const METADATA: &str = "metadata";
 
 /// The field with the retention of the file, in seconds.
 const KEEP: &str = "expires_in_seconds";
@@ -56,6 +63,7 @@ pub(crate) async fn presign(mut context: Context) -> Result<Response, crate::Err
         keep: keep(&retention),
         key: Some(grant.key),
         purpose: None,
+        metadata: None,
         content_type,
     };
     let services = &context.services;
@@ -131,7 +139,9 @@ pub(crate) const POST: Doc = Doc {
 /// `POST /v1/files`: a form with the field `file`.
 pub(crate) async fn post(context: Context) -> Result<Response, crate::Error> {
     let form = context.form;
-    Ok(answer(form, StatusCode::CREATED, take_form(context).await?))
+    let (services, grant) = (Arc::clone(&context.services), context.grant()?);
+    let file = take_form(context, FILE).await?;
+    Ok(answer(form, StatusCode::CREATED, view(&services, &file, &grant)))
 }
 
 pub(crate) const POST_FOR_URL: Doc = Doc {
@@ -148,46 +158,62 @@ pub(crate) const POST_FOR_URL: Doc = Doc {
 /// `POST /api/v1/upload`: the same form as `POST /v1/files`, for clients that only need a URL for
 /// an input.
 pub(crate) async fn post_for_url(context: Context) -> Result<Response, crate::Error> {
-    let url = take_form(context).await?.url;
+    let (services, grant) = (Arc::clone(&context.services), context.grant()?);
+    let file = take_form(context, FILE).await?;
+    let url = view(&services, &file, &grant).url;
     Ok(response::json(StatusCode::OK, &FileUrl { url }))
 }
 
-/// Stores the file in a form.
-async fn take_form(context: Context) -> Result<wire::file::File, crate::Error> {
+/// Stores the file in a form, which is in the field `content`. The form of Replicate's API has
+/// `metadata` in addition, and no other field.
+pub(crate) async fn take_form(context: Context, content: &str) -> Result<File, crate::Error> {
     let grant = context.grant()?;
     let organization = grant.organization;
     let services = Arc::clone(&context.services);
-    let mut form = Form::of(context.request, "file")?;
+    let is_replicates = content == REPLICATE_CONTENT;
+    let mut form = Form::of(context.request, content)?;
     let mut announced = Announced { key: Some(grant.key), ..Announced::default() };
     let mut received: Option<Receiving> = None;
     while let Some(part) = form.next().await? {
         match part.name() {
-            Some("file") if received.is_none() => {
+            Some(name) if name == content && received.is_none() => {
                 announced.filename = part.filename().as_deref().map(check_name).transpose()?;
                 announced.content_type = file::content_type(part.content_type());
                 received = Some(part.receive(&services.files).await?);
             }
-            Some("file") => {
+            Some(name) if name == content => {
                 return Err(crate::Error::bad_request("only one file can be sent at a time"));
             }
-            Some(KEEP) => {
+            Some(METADATA) if is_replicates => {
+                announced.metadata = Some(check_metadata(part.text(METADATA_BYTES_MAX).await?)?);
+            }
+            Some(KEEP) if !is_replicates => {
                 let text = part.text(FIELD_MAX).await?;
                 let value = text.trim().parse::<u64>().map_or(Value::String(text), Value::from);
                 announced.keep = keep(&request::read(json!({KEEP: value}))?);
             }
-            Some(PURPOSE) => {
+            Some(PURPOSE) if !is_replicates => {
                 announced.purpose = Some(check_purpose(part.text(FIELD_MAX).await?)?);
             }
             Some(_) | None => {
-                let message =
-                    "the form may have only the fields file, purpose and expires_in_seconds";
+                let others = match is_replicates {
+                    true => " and metadata",
+                    false => ", purpose and expires_in_seconds",
+                };
+                let message = format!("the form may have only the fields {content}{others}");
                 return Err(crate::Error::bad_request(message));
             }
         }
     }
-    let received = received.ok_or_else(|| crate::Error::bad_request("file is required"))?;
-    let file = received.finish(organization, announced, None).await?;
-    Ok(view(&services, &file, &grant))
+    let missing = || crate::Error::bad_request(format!("{content} is required"));
+    Ok(received.ok_or_else(missing)?.finish(organization, announced, None).await?)
+}
+
+fn check_metadata(text: String) -> Result<String, crate::Error> {
+    match serde_json::from_str::<Map<String, Value>>(&text) {
+        Ok(_object) => Ok(text),
+        Err(_) => Err(crate::Error::bad_request("metadata must be a JSON object")),
+    }
 }
 
 /// Validates a filename: a plain name without path separators.

@@ -1,6 +1,6 @@
 //! The APIs of OpenAI and Anthropic on the base host: their paths (OpenAI's are also served below
 //! `/openai`), the format of their errors, and the routes that errors suggest instead of paths that
-//! are not served.
+//! are not served. Replicate's API has rows of its own, all below `/replicate`.
 //!
 //! A route belongs to a vendor's API by its path alone, so a new row of [`ROUTES`] needs nothing
 //! else.
@@ -10,6 +10,7 @@ use hyper::{HeaderMap, Method, StatusCode};
 use super::doc::ErrorForm;
 use super::models::ANTHROPIC_VERSION;
 use super::{Access, ROUTES, Role, Route, access};
+use orrery_wire::replicate::PLACE as REPLICATE;
 
 /// The place below which OpenAI's API is served without ambiguity: errors and models always have
 /// its format, and everything requires a key.
@@ -88,9 +89,9 @@ fn family_of(path: &str) -> Option<&'static Family> {
     FAMILIES.iter().find(|family| family.name == name)
 }
 
-/// Returns whether a path is below `/openai`.
-fn is_below(path: &str) -> bool {
-    path.strip_prefix(OPEN_AI).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+/// Returns whether a path is below `place`.
+fn is_below(path: &str, place: &str) -> bool {
+    path.strip_prefix(place).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Returns the credentials that a route of OpenAI's API requires below `/openai`; `None` for
@@ -110,8 +111,11 @@ pub(crate) fn form_of(role: Role, path: &str) -> ErrorForm {
     if role != Role::Base {
         return ErrorForm::Plain;
     }
-    if is_below(path) {
+    if is_below(path, OPEN_AI) {
         return ErrorForm::OpenAiOnly;
+    }
+    if is_below(path, REPLICATE) {
+        return ErrorForm::Replicate;
     }
     match family_of(path).map(|family| family.vendor) {
         Some(Vendor::OpenAi) => ErrorForm::OpenAi,
@@ -124,7 +128,7 @@ pub(crate) fn form_of(role: Role, path: &str) -> ErrorForm {
 /// catalog's form of the models does not.
 pub(crate) fn ignores_parameters(route: &Route, form: ErrorForm, headers: &HeaderMap) -> bool {
     let Some(family) = family_of(route.path).filter(|_| route.hosts == [Role::Base]) else {
-        return form == ErrorForm::OpenAiOnly;
+        return matches!(form, ErrorForm::OpenAiOnly | ErrorForm::Replicate);
     };
     let is_by_vendors_client =
         || headers.contains_key(ANTHROPIC_VERSION) || access::bearer(headers).is_some();
@@ -151,7 +155,7 @@ fn shown(path: &str) -> &str {
 /// Says what is there instead of a path.
 fn instead_of(path: &str) -> String {
     let (place, versioned) = match path.strip_prefix(OPEN_AI) {
-        Some(rest) if is_below(path) => (OPEN_AI, rest),
+        Some(rest) if is_below(path, OPEN_AI) => (OPEN_AI, rest),
         Some(_) | None => ("", path),
     };
     if place == OPEN_AI && !versioned.starts_with("/v1/") {

@@ -228,7 +228,8 @@ pub(crate) async fn test(mut context: Context) -> Result<Response, crate::Error>
     let url = body::webhook_url("url", Some(url), services)?.unwrap_or_default();
     let secret = secret.filter(|secret| !secret.is_empty());
     let secret = secret.map(|secret| body::sealed_secret(&secret, services)).transpose()?;
-    let webhook = Webhook { url, secret, send_plain_secret: webhook_send_plain_secret };
+    let webhook =
+        Webhook { secret, send_plain_secret: webhook_send_plain_secret, ..Webhook::unsigned(url) };
     let id: ExecutionId = new_id();
     let output = "This is a test delivery: nothing was run.";
     let output = to_raw_value(output).map_err(crate::Error::internal)?;

@@ -52,6 +52,7 @@ pub(crate) fn build(
         runner_type: manifest.runner.type_name,
         interface,
         detail: OnceLock::new(),
+        version_id: OnceLock::new(),
     })
 }
 
@@ -98,6 +99,7 @@ impl Model {
             runner_type: self.runner_type,
             interface: Some(interface),
             detail: OnceLock::new(),
+            version_id: OnceLock::new(),
         }
     }
 }
@@ -121,5 +123,6 @@ pub(crate) fn builtin_model(builtin: &'static Builtin, context: &BuiltinContext)
         runner_type: builtin::TYPE.name,
         interface: None,
         detail: OnceLock::new(),
+        version_id: OnceLock::new(),
     })
 }

@@ -12,6 +12,7 @@ mod detail;
 mod maintenance;
 mod manifest;
 mod openapi;
+mod versions;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -70,6 +71,8 @@ pub struct Model {
     interface: Option<Arc<ModelInterface>>,
     /// The rendered detail; see [`detail_json`].
     detail: OnceLock<Bytes>,
+    /// See [`Model::version_id`].
+    version_id: OnceLock<String>,
 }
 
 impl Model {

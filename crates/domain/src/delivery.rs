@@ -12,6 +12,7 @@ use url::Url;
 
 use super::ids::{DeliveryId, EndpointId, ExecutionId, Id as _, OrganizationId};
 use super::payload::Payload;
+use super::replicate;
 use super::time::Timestamp;
 use super::trace::{self, Trace};
 use super::webhook_endpoint::Event;
@@ -30,6 +31,10 @@ pub struct Webhook {
     /// Whether deliveries also carry the secret itself; `None` means the service's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub send_plain_secret: Option<bool>,
+    /// The events that are announced in the form of Replicate's API; `None` for a webhook in the
+    /// service's own form, which announces only the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicate: Option<Vec<replicate::Event>>,
 }
 
 impl Webhook {
@@ -37,7 +42,7 @@ impl Webhook {
     /// endpoint has its own secret.
     #[must_use]
     pub const fn unsigned(url: String) -> Self {
-        Self { url, secret: None, send_plain_secret: None }
+        Self { url, secret: None, send_plain_secret: None, replicate: None }
     }
 }
 
@@ -76,8 +81,8 @@ pub struct Target {
     pub event: Event,
 }
 
-/// A delivery. There is one delivery for each execution with a webhook, and one for each endpoint
-/// that is notified of an execution's event.
+/// A delivery. There is one delivery for each execution with a webhook, one for each update of a
+/// running prediction, and one for each endpoint that is notified of an execution's event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery {
     pub id: DeliveryId,
@@ -85,6 +90,9 @@ pub struct Delivery {
     pub execution: ExecutionId,
     /// The endpoint and its event; `None` if the delivery is for the execution's own webhook.
     pub endpoint: Option<Target>,
+    /// Whether the delivery is an update of a running prediction, which is never retried because a
+    /// later update or the end replaces it.
+    pub is_update: bool,
     pub webhook: Webhook,
     /// The body, stored as text so that each attempt sends the same bytes.
     pub body: Payload,
@@ -143,6 +151,7 @@ impl Delivery {
             organization,
             execution,
             endpoint: None,
+            is_update: false,
             webhook,
             body,
             created_at: now,
@@ -176,14 +185,25 @@ impl Delivery {
         self
     }
 
+    /// Turns the delivery into an update of a running prediction.
+    #[must_use]
+    pub const fn update(mut self) -> Self {
+        self.is_update = true;
+        self
+    }
+
+    /// Returns whether the execution can have several such deliveries: updates, and deliveries to
+    /// endpoints.
+    #[must_use]
+    pub const fn is_one_of_many(&self) -> bool {
+        self.is_update || self.endpoint.is_some()
+    }
+
     /// Returns the key of the delivery's rows: the id of the execution with the webhook, or the
-    /// delivery's own id, since an execution can have many deliveries to endpoints.
+    /// delivery's own id if the delivery is one of many.
     #[must_use]
     pub fn row(&self) -> ExecutionId {
-        match self.endpoint {
-            None => self.execution,
-            Some(_) => ExecutionId::from(self.id.bytes()),
-        }
+        if self.is_one_of_many() { ExecutionId::from(self.id.bytes()) } else { self.execution }
     }
 }
 

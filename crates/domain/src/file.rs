@@ -17,6 +17,9 @@ pub const NAME_MAX: usize = 255;
 /// Maximum length of a file's purpose, in characters.
 pub const PURPOSE_MAX: usize = 64;
 
+/// Maximum length of a file's metadata, in bytes of JSON.
+pub const METADATA_BYTES_MAX: usize = 4096;
+
 /// The source of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -83,6 +86,9 @@ pub struct File {
     /// What the client wants to do with the file, such as `batch`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub purpose: Option<String>,
+    /// The client's own data: a JSON object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execution: Option<ExecutionId>,
     /// The key that uploaded the file.

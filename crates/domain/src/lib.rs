@@ -50,6 +50,7 @@ pub mod raw_object;
 
 pub mod record;
 pub mod reference;
+pub mod replicate;
 pub mod retry;
 pub mod schedule;
 mod schemas;

@@ -262,6 +262,32 @@ impl Error {
         with_headers(response, self.more.headers)
     }
 
+    /// Converts the error to the response for a client of Replicate's API: problem details (RFC
+    /// 9457). Violations of a schema become `invalid_fields`.
+    #[must_use]
+    pub fn into_problem(self) -> Response {
+        let violations = self.more.details.as_ref().and_then(Value::as_array);
+        let field = |violation: &'_ Value| {
+            let field = violation.get("path")?.as_str()?.to_owned();
+            Some((field, violation.get("message")?.as_str()?.to_owned()))
+        };
+        let fields: Vec<_> = violations.into_iter().flatten().filter_map(field).collect();
+        let body = wire::replicate::Problem {
+            title: self.status.canonical_reason().unwrap_or_default(),
+            detail: &self.explanation(),
+            status: self.status.as_u16(),
+            invalid_fields: fields
+                .iter()
+                .map(|(field, description)| wire::replicate::InvalidField { field, description })
+                .collect(),
+        };
+        let mut response = response::json(self.status, &body);
+        let problem = HeaderValue::from_static("application/problem+json");
+        response.headers_mut().insert(header::CONTENT_TYPE, problem);
+        response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        with_headers(response, self.more.headers)
+    }
+
     /// Converts the error to the response for a client of Anthropic's API.
     #[must_use]
     pub fn into_anthropic_response(self, request_id: &str) -> Response {
@@ -382,6 +408,25 @@ mod tests {
             ),
         ] {
             assert_eq!(text(error).await, body);
+        }
+    }
+
+    #[tokio::test]
+    async fn http_error_body_for_replicate_clients_is_a_problem() {
+        let violation = serde_json::json!([{"path": "/a", "message": "a is required"}]);
+        for (error, body) in [
+            (
+                Error::unauthorized(),
+                r#"{"title":"Unauthorized","detail":"Invalid or missing API key","status":401}"#,
+            ),
+            (
+                Error::unprocessable("invalid input: a is required").with_details(violation),
+                r#"{"title":"Unprocessable Entity","detail":"invalid input: a is required","status":422,"invalid_fields":[{"field":"/a","description":"a is required"}]}"#,
+            ),
+        ] {
+            let response = error.into_problem();
+            assert_eq!(response.headers()["content-type"], "application/problem+json");
+            assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), body);
         }
     }
 

@@ -78,6 +78,12 @@ impl SignedUrls {
         Self { sealer, clock, keys, base }
     }
 
+    /// Returns the public URL of the base host, without a trailing slash.
+    #[must_use]
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
     /// Returns a URL that gives access to `path` on the base host.
     #[must_use]
     pub fn url(&self, link: Link, path: &str) -> String {

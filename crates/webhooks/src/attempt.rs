@@ -247,9 +247,12 @@ fn outcome_of(item: &Item, delivery: &Delivery) -> Result<Commit, Error> {
 }
 
 /// Returns the due time of the next attempt: after the schedule's delay, or after the receiver's
-/// `Retry-After` if that is longer.
+/// `Retry-After` if that is longer. Updates are not retried.
 fn next_attempt(context: &Context, delivery: &Delivery, outcome: &Outcome) -> Option<Timestamp> {
     let Retry::NotBefore(wait) = outcome.retry else { return None };
+    if delivery.is_update {
+        return None;
+    }
     let attempt = delivery.progress.round.saturating_add(1);
     let delay = delivery::next_delay(&context.options.schedule, attempt, jitter())?;
     Some(context.clock.steady().plus(delay.max(wait)))

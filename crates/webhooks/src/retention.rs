@@ -89,7 +89,7 @@ impl Outbox {
         let found = rows::load_many(store, &ids).await?;
         let mut bodies = Vec::new();
         for delivery in found.iter().flatten() {
-            if delivery.endpoint.is_some() {
+            if delivery.is_one_of_many() {
                 let of_execution = rows::of_execution(organization, delivery.execution);
                 commit.delete(of_execution.id(delivery.id));
             }

@@ -12,8 +12,8 @@
 //! | `WebhookEndpoint` | organization, 0 | a counter of changes to the list |
 //! | `EndpointDelivery` | organization, execution, delivery | empty |
 //!
-//! The key of a delivery to an endpoint contains the delivery's own id in place of the execution's:
-//! [`Delivery::row`].
+//! The key of a delivery to an endpoint, or of an update, contains the delivery's own id in place of
+//! the execution's: [`Delivery::row`].
 //!
 //! An unfinished delivery has exactly one row in `Due` or `Parked`; a finished delivery has none.
 //! At startup, only these two tables therefore have to be read. The rows that change with each
@@ -43,6 +43,9 @@ pub(super) struct Contents {
     pub(super) created_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) endpoint: Option<ToEndpoint>,
+    /// The execution of an update.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) update_of: Option<ExecutionId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) origin: Option<Arc<trace::Origin>>,
 }
@@ -238,10 +241,11 @@ pub fn enqueue(commit: &mut Commit, delivery: &Delivery) -> Result<(), storage::
         body: body.clone(),
         created_at: *created_at,
         endpoint: delivery.endpoint.map(to_endpoint),
+        update_of: delivery.is_update.then_some(*execution),
         origin: origin.clone(),
     };
     commit.put(self::delivery(*organization, row), &contents)?;
-    if delivery.endpoint.is_some() {
+    if delivery.is_one_of_many() {
         commit.put_bytes(of_execution(*organization, *execution).id(*id), Vec::new());
     }
     if *state != DeliveryProgress::new(*created_at) {
@@ -310,8 +314,9 @@ fn assemble(
     progress: Option<&[u8]>,
 ) -> Result<Option<Delivery>, storage::Error> {
     let Some(contents) = contents else { return Ok(None) };
-    let Contents { id, webhook, body, created_at, endpoint: to, origin } = decode(contents)?;
-    let execution = to.map_or(execution, |to| to.execution);
+    let contents: Contents = decode(contents)?;
+    let Contents { id, webhook, body, created_at, endpoint: to, update_of, origin } = contents;
+    let execution = to.map(|to| to.execution).or(update_of).unwrap_or(execution);
     let endpoint = to.map(|to| Target { id: to.id, event: to.event });
     let progress = match progress {
         Some(bytes) => decode(bytes)?,
@@ -322,6 +327,7 @@ fn assemble(
         organization,
         execution,
         endpoint,
+        is_update: update_of.is_some(),
         webhook,
         body,
         created_at,
@@ -330,8 +336,8 @@ fn assemble(
     }))
 }
 
-/// Returns the prefix of the rows for an execution's deliveries to endpoints; their keys end with
-/// the deliveries' ids.
+/// Returns the prefix of the rows for an execution's updates and deliveries to endpoints; their keys
+/// end with the deliveries' ids.
 #[must_use]
 pub(super) fn of_execution(organization: OrganizationId, execution: ExecutionId) -> Key {
     Key::table(Table::EndpointDelivery).id(organization).id(execution)
@@ -414,14 +420,14 @@ mod tests {
         let contents = Contents {
             id: DeliveryId::from([1; 16]),
             webhook: Webhook {
-                url: "https://example.com/hook".to_owned(),
                 secret: Some("sealed".to_owned()),
-                send_plain_secret: None,
+                ..Webhook::unsigned("https://example.com/hook".to_owned())
             },
             body: serde_json::from_str(r#"{"inline":{"status":"completed",  "output":1.50}}"#)
                 .unwrap(),
             created_at: Timestamp::from_micros(7),
             endpoint: None,
+            update_of: None,
             origin: None,
         };
         let golden = "\u{1}{\"id\":\"01010101-0101-0101-0101-010101010101\",\
@@ -442,6 +448,12 @@ mod tests {
         let golden = golden
             .replace("\"created_at\":7}", &format!("\"created_at\":7,\"endpoint\":{beside}}}"));
         assert_eq!(text(&contents), golden);
+
+        let update = "\u{1}{\"id\":\"01010101-0101-0101-0101-010101010101\",\
+            \"webhook\":{\"url\":\"https://example.com/hook\",\
+            \"replicate\":[\"start\",\"completed\"]},\"body\":{\"inline\":1},\"created_at\":7,\
+            \"update_of\":\"03030303-0303-0303-0303-030303030303\"}";
+        assert_eq!(text(&decode::<Contents>(update.as_bytes()).unwrap()), update);
 
         let mut progress = DeliveryProgress::new(Timestamp::from_micros(7));
         let attempt = Attempt {

@@ -158,7 +158,7 @@ impl Fixture {
 
     fn delivery(&self, url: &str, secret: Option<&str>) -> Delivery {
         let secret = secret.map(|secret| self.sealer.seal(secret).unwrap());
-        let webhook = Webhook { url: url.to_owned(), secret, send_plain_secret: None };
+        let webhook = Webhook { secret, ..Webhook::unsigned(url.to_owned()) };
         let body = Payload::Inline(serde_json::from_str(BODY).unwrap());
         let now = self.clock.now();
         Delivery::new(new_id(), self.organization, new_id(), webhook, body, now)

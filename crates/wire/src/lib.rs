@@ -43,6 +43,7 @@ pub mod openai;
 pub mod operator;
 pub mod pattern;
 pub mod prediction;
+pub mod replicate;
 pub mod request;
 pub mod responses;
 pub mod scalars;

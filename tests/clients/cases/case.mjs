@@ -6,6 +6,8 @@ export const {
   ORRERY_TEST_OLLAMA: OLLAMA,
   ORRERY_TEST_WORKFLOWS: WORKFLOWS,
   ORRERY_TEST_KEY: KEY,
+  ORRERY_TEST_SECURE: SECURE,
+  ORRERY_TEST_SECURE_KEY: SECURE_KEY,
 } = process.env;
 export const [EARS, VOICE, BRUSH] = ["ears", "voice", "brush"];
 export const [FAR, NEAR, TINY, VECTORS] = ["vendor/far", "near", "tiny", "vectors"];

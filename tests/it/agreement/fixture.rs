@@ -124,6 +124,7 @@ impl Fixture {
             .replace("{schedule}", &self.schedule)
             .replace("{endpoint}", &self.endpoint)
             .replace("{organization}", organization)
+            .replace("{owner}", "local")
             .replace("{name}", "a-name")
             .replace("{id}", &self.member)
     }

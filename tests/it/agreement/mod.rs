@@ -22,7 +22,7 @@ const BY_BODY: [&str; 2] = ["log_in", "trigger_public_version"];
 
 /// Errors for valid bodies: a part of the message, and the reason why a schema cannot express the
 /// rule.
-const EXCEPTIONS: [(&str, &str); 33] = [
+const EXCEPTIONS: [(&str, &str); 34] = [
     ("there is no file ", "files are stored"),
     ("messages must have at most 101 items", "a session may be named in a header"),
     ("invalid input", "the input of a model or workflow has a schema of its own"),
@@ -33,6 +33,7 @@ const EXCEPTIONS: [(&str, &str); 33] = [
     ("a name without braces and brackets", "definitions are compiled"),
     ("the default_value '", "a default has the type of its input"),
     ("there is no model ", "models are in the catalog"),
+    ("the version does not exist", "models are in the catalog"),
     ("supports predictions", "models have kinds"),
     ("entry 1", "entries of a chain depend on the schemas of models"),
     ("unknown fallback_selector", "chains are stored"),

@@ -97,6 +97,7 @@ pub(crate) fn check_webhook(body: &Value) {
     let name = match body["type"].as_str() {
         Some(event) if body["data"].is_object() => event,
         _ if body["step_outputs"].is_object() => "execution_ended",
+        _ if body["urls"].is_object() => "replicate_prediction",
         _ => "prediction_ended",
     };
     let webhook = &document["webhooks"][name]["post"];

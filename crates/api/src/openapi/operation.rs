@@ -12,6 +12,7 @@ use orrery_records::idempotency;
 
 const ERROR: &str = "#/components/schemas/Error";
 const ANTHROPIC_ERROR: &str = "#/components/schemas/AnthropicError";
+const REPLICATE_ERROR: &str = "#/components/schemas/ReplicateError";
 const OPEN_AI_ERROR: &str = "#/components/schemas/OpenAiError";
 
 pub(super) fn of(route: &Route, schemas: &mut Schemas) -> Value {
@@ -117,6 +118,7 @@ fn path_parameter(name: &str) -> (&'static str, Value) {
             ("The kind of file, with `.json`", json!({"type": "string", "enum": names}))
         }
         "name" => ("The name", text()),
+        "owner" => ("The owner of the model, or `local`", text()),
         "organization" => ("The name of the organization", text()),
         _ => ("The path of the file", text()),
     }
@@ -260,6 +262,7 @@ fn error_schema(route: &Route, status: u16) -> &'static str {
         ErrorForm::OpenAiOnly => OPEN_AI_ERROR,
         ErrorForm::OpenAi | ErrorForm::Plain => ERROR,
         ErrorForm::Anthropic => ANTHROPIC_ERROR,
+        ErrorForm::Replicate => REPLICATE_ERROR,
     }
 }
 
@@ -291,6 +294,9 @@ fn describe(
     }
     let content = match response.content {
         Content::Nothing => return described,
+        Content::Error if error == REPLICATE_ERROR => {
+            json!({"application/problem+json": {"schema": {"$ref": error}}})
+        }
         Content::Error => json!({"application/json": {"schema": {"$ref": error}}}),
         Content::AnyError => {
             let forms = [ERROR, OPEN_AI_ERROR, ANTHROPIC_ERROR];

@@ -72,6 +72,7 @@ impl Schemas {
         self.sent.subschema_for::<wire::error::Error<'static>>();
         self.sent.subschema_for::<wire::openai::Error<'static>>();
         self.sent.subschema_for::<wire::messages::answer::Error<'static>>();
+        self.sent.subschema_for::<wire::replicate::Problem<'static>>();
         let mut schemas = self.sent.take_definitions(true);
         for name in &self.warned {
             let properties = schemas.get_mut(name).and_then(|schema| schema.get_mut("properties"));

@@ -49,7 +49,8 @@ pub(super) fn introduction(role: Role) -> String {
              The routes of OpenAI's API, such as `/v1/chat/completions`, `/v1/models` and \
              `/v1/files`, are also below `/openai/v1`. There, every request needs a key, every \
              error has OpenAI's format, models are listed in that format, and unknown query \
-             parameters are ignored.",
+             parameters are ignored.\n\n\
+             Replicate's API is below `/replicate/v1`, with its own paths, statuses and errors.",
             CONVENTIONS,
         ),
         Role::Workflows => (
@@ -124,6 +125,11 @@ const TAGS: &[(&str, &str, &str)] = &[
     ("media", "chat", "Transcripts, speech and images in OpenAI's format."),
     ("responses", "responses", "Responses in OpenAI's format, answered by any chat model."),
     ("messages", "messages", "Messages in Anthropic's format, answered by any chat model."),
+    (
+        "replicate",
+        "replicate",
+        "Predictions, files and models in the form of Replicate's API, for its clients.",
+    ),
     ("decisions", "decisions", "Typed questions about a text, answered with probabilities."),
     (
         "webhooks",

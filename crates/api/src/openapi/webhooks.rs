@@ -9,6 +9,7 @@ use crate::Role;
 use orrery_domain::webhook_endpoint::Event;
 use orrery_wire::execution::Execution;
 use orrery_wire::prediction::Announcement;
+use orrery_wire::replicate;
 use orrery_wire::webhook_endpoint::{EventBody, Started, Test};
 
 /// The headers of every delivery.
@@ -46,6 +47,8 @@ pub(super) fn of_host(role: Role, schemas: &mut Schemas) -> Map<String, Value> {
     if is_of_base {
         let body = schemas.sent.subschema_for::<Announcement<'_>>().to_value();
         all.insert("prediction_ended".to_owned(), of_request("prediction", &body));
+        let body = schemas.sent.subschema_for::<replicate::Prediction<'_>>().to_value();
+        all.insert("replicate_prediction".to_owned(), of_replicate(&body));
     }
     if is_of_base || matches!(role, Role::Workflows | Role::Flows) {
         let body = schemas.sent.subschema_for::<Execution>().to_value();
@@ -69,6 +72,19 @@ fn of_request(subject: &str, body: &Value) -> Value {
         "Sent once to the `webhook_url` of the request that started it, when it has completed or \
          failed. A cancellation sends nothing.",
         headers,
+        body,
+    )
+}
+
+/// Describes the webhook of a prediction that was created with Replicate's API.
+fn of_replicate(body: &Value) -> Value {
+    delivery(
+        "on_replicate_prediction",
+        "A prediction with a `webhook` has started, has new output or logs, or has ended",
+        "Sent to the `webhook` of a request to Replicate's API for the events in \
+         `webhook_events_filter`, a cancellation included. An update, whose status is not final, \
+         is sent at most every 500 ms and only once. The end is sent as follows.",
+        DELIVERY.iter().chain(&STANDARD),
         body,
     )
 }

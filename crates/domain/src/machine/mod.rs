@@ -168,7 +168,11 @@ fn finish(execution: &mut Execution, status: Status, now: Timestamp) -> Vec<Effe
         let model = execution.models().map_or("", |(model, _)| model).to_owned();
         effects.push(Effect::Charge { execution: execution.id, model, amount: execution.cost });
     }
-    if execution.webhook.is_some() && status != Status::Cancelled {
+    let is_announced = execution.webhook.as_ref().is_some_and(|webhook| match &webhook.replicate {
+        None => status != Status::Cancelled,
+        Some(events) => events.iter().any(|event| event.is_announced_at_end(status)),
+    });
+    if is_announced {
         effects.push(Effect::EnqueueWebhook);
     }
     effects.push(Effect::Ended);

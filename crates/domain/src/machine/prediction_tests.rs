@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::delivery::Webhook;
 use crate::execution::{Candidate, Prediction, Source, Work};
-use crate::machine::wake;
+use crate::machine::{cancel, wake};
+use crate::replicate::Event as Announced;
 
 /// An execution, and the accumulated effects of its changes.
 #[derive(Debug, Clone)]
@@ -282,6 +283,21 @@ proptest! {
         }
         machine.ensure_liveness();
     }
+}
+
+#[test]
+fn prediction_machine_announces_cancellation_in_replicates_form_only() {
+    let announced = |events: Option<Vec<Announced>>| {
+        let mut execution = execution(1, true);
+        if let Some(webhook) = &mut execution.webhook {
+            webhook.replicate = events;
+        }
+        let effects = cancel(&mut execution, Timestamp::from_micros(2));
+        effects.contains(&Effect::EnqueueWebhook)
+    };
+    assert!(!announced(None));
+    assert!(!announced(Some(vec![Announced::Start, Announced::Output])));
+    assert!(announced(Some(vec![Announced::Completed])));
 }
 
 #[test]

@@ -23,8 +23,8 @@ use orrery_storage::{self as storage, Commit};
 use orrery_webhooks as webhooks;
 
 impl Inner {
-    /// Commits the execution with its `effects`. `announcement` is the body of the webhook, which
-    /// is sent if one of the effects requires it.
+    /// Commits the execution with its `effects`. `announcement` is the body of the webhook in the
+    /// service's own form, which is sent if one of the effects requires it.
     pub(crate) async fn write(
         self: &Arc<Self>,
         mut commit: Commit,
@@ -34,12 +34,19 @@ impl Inner {
     ) -> Result<(), Error> {
         let mut deliveries = Vec::new();
         for effect in effects {
-            match (effect, &announcement) {
-                (Effect::EnqueueWebhook, Some(body)) => {
-                    let own = self.enqueue_webhook(&mut commit, execution, body.clone()).await?;
+            let body = match (effect, &announcement) {
+                (Effect::EnqueueWebhook, _) if is_in_replicates_form(execution) => {
+                    Some(self.replicate_body(execution, None, None).await?)
+                }
+                (Effect::EnqueueWebhook, Some(body)) => Some(body.clone()),
+                _ => None,
+            };
+            match body {
+                Some(body) => {
+                    let own = self.enqueue_webhook(&mut commit, execution, body).await?;
                     deliveries.extend(own);
                 }
-                _ => self.write_effect(&mut commit, execution, effect)?,
+                None => self.write_effect(&mut commit, execution, effect)?,
             }
         }
         if is_final(effects) {
@@ -172,6 +179,10 @@ impl Inner {
             self.tell_of_ended(execution, None);
         }
     }
+}
+
+fn is_in_replicates_form(execution: &Execution) -> bool {
+    execution.webhook.as_ref().is_some_and(|webhook| webhook.replicate.is_some())
 }
 
 /// Adds a new execution to its workflow's lists.

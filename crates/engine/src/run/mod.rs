@@ -7,4 +7,5 @@ pub(super) mod budget;
 pub(super) mod commit;
 mod endpoints;
 mod prediction;
+mod updates;
 pub(super) mod workflow;

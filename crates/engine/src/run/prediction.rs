@@ -42,6 +42,9 @@ impl Inner {
         let execution = Arc::new(execution);
         let model = execution.prediction().map_or("", Prediction::model);
         let work = self.models.model(model);
+        if attempt == 1 {
+            self.announce_start(&execution).await;
+        }
         let report = match self.store.read_payload(&execution.input).await {
             Ok(input) => tokio::select! {
                 biased;
@@ -111,7 +114,15 @@ impl Inner {
             run_progress: Arc::clone(&active.run_progress),
             event_logs: logs,
         });
-        let run = self.run_model(execution, attempt, progress, work, input);
+        let output_type = work.map(|work| work.output_type);
+        let updates = Box::pin(self.announce_progress(active, execution, output_type));
+        let run = async {
+            tokio::select! {
+                biased;
+                report = self.run_model(execution, attempt, progress, work, input) => report,
+                never = updates => match never {},
+            }
+        };
         tokio::pin!(run);
         tokio::select! {
             biased;

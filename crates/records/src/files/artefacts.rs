@@ -88,6 +88,7 @@ impl Files {
             content_type: artefact.content_type,
             source: FileSource::Output,
             purpose: None,
+            metadata: None,
             keep: None,
             key: Some(origin.key),
         };

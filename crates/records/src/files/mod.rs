@@ -93,6 +93,8 @@ struct NewFile {
     content_type: String,
     source: FileSource,
     purpose: Option<String>,
+    /// The client's own data: a JSON object.
+    metadata: Option<String>,
     /// How long the file is kept; `None` for the default retention.
     keep: Option<Duration>,
     key: Option<KeyId>,
@@ -207,6 +209,7 @@ impl Files {
             content_type: content_type.to_owned(),
             source: FileSource::Output,
             purpose: Some(purpose.to_owned()),
+            metadata: None,
             keep: None,
             key: None,
         };
@@ -236,6 +239,7 @@ impl Files {
             sha256: written.digest,
             source: new.source,
             purpose: new.purpose,
+            metadata: new.metadata,
             execution: new.execution,
             key: new.key,
             created_at: shared.clock.now(),

@@ -138,6 +138,7 @@ mod tests {
             sha256: Digest([3; 32]),
             source: FileSource::Output,
             purpose: None,
+            metadata: None,
             execution: None,
             key: None,
             created_at: Timestamp::from_micros(4),

@@ -33,6 +33,8 @@ pub struct Announced {
     pub sha256: Option<Digest>,
     /// The client's purpose for the file.
     pub purpose: Option<String>,
+    /// The client's own data: a JSON object.
+    pub metadata: Option<String>,
     /// How long the file is kept; `None` for the default retention.
     pub keep: Option<Duration>,
     /// The key that uploads the file.
@@ -251,6 +253,7 @@ impl Receiving {
             content_type: announced.content_type,
             source: FileSource::Upload,
             purpose: announced.purpose,
+            metadata: announced.metadata,
             keep: announced.keep,
             key: announced.key,
         };
@@ -272,6 +275,7 @@ impl From<&Upload> for Announced {
             size: upload.size,
             sha256: upload.sha256,
             purpose: None,
+            metadata: None,
             keep: upload.keep_seconds.map(Duration::from_secs),
             key: upload.key,
         }

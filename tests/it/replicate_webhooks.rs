@@ -1,0 +1,185 @@
+//! Webhooks in the form of Replicate's API: events, updates, signatures and cancellation.
+
+use hyper::Method;
+use orrery_api::Role;
+use orrery_domain::signature;
+use serde_json::{Value, json};
+
+use crate::replicate::{create, ended};
+use crate::support::{Provider, Receiver, Service};
+
+fn chat(provider: &Provider) -> String {
+    let url = provider.url("/stream");
+    format!(
+        "slug = 'chat'\noutput_type = 'string'\n\
+         [runner]\ntype = 'openai'\nkind = 'chat'\nmodel = 'm'\nurl = '{url}'\n"
+    )
+}
+
+fn body(receiver: &Receiver, input: Value, filter: Value) -> Value {
+    json!({"input": input, "webhook": receiver.url(), "webhook_events_filter": filter})
+}
+
+#[tokio::test]
+async fn replicate_webhook_is_the_signed_prediction() {
+    let service = Service::start().await;
+    let mut receiver = Receiver::start().await;
+    let input = json!({"template": "a"});
+    let fields = json!({"input": input, "webhook": receiver.url()});
+    let made = create(&service, "text-template", fields).await;
+    let hook = receiver.next().await;
+    let prediction = ended(&service, &made["id"]).await;
+    let mut sent = hook.json();
+    // Each view has a link of its own.
+    sent["urls"]["stream"] = prediction["urls"]["stream"].clone();
+    assert_eq!(sent, prediction);
+    let secret = service.get("/replicate/v1/webhooks/default/secret").await.expect(200);
+    let secret = secret["key"].as_str().unwrap();
+    let header = |name: &str| hook.header(name).unwrap();
+    let time: i64 = header("webhook-timestamp").parse().unwrap();
+    let expected = signature::sign_standard(secret, header("webhook-id"), time, hook.bytes());
+    assert_eq!(header("webhook-signature"), expected);
+    assert_eq!(hook.header("x-webhook-secret"), None);
+    let path = "/replicate/v1/webhooks/default/secret";
+    let other = service.ask(Role::Base, Method::GET, path).key(&service.other_key).send().await;
+    assert_ne!(other.expect(200)["key"], secret);
+    // The earlier form of the request announces only the end.
+    let fields = json!({"input": input, "webhook_completed": receiver.url()});
+    let made = create(&service, "text-template", fields).await;
+    assert_eq!(receiver.next().await.json()["id"], made["id"]);
+    ended(&service, &made["id"]).await;
+    assert!(receiver.is_empty());
+}
+
+#[tokio::test]
+async fn replicate_webhook_filter_selects_events() {
+    let service = Service::start().await;
+    let mut receiver = Receiver::start().await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("slow", "/hold", ""));
+    let fields = body(&receiver, json!({}), json!(["start", "completed"]));
+    let made = create(&service, "slow", fields).await;
+    let start = receiver.next().await.json();
+    assert_eq!((&start["id"], &start["status"]), (&made["id"], &json!("processing")));
+    assert_eq!((&start["output"], &start["completed_at"]), (&Value::Null, &Value::Null));
+    provider.release(1);
+    let end = receiver.next().await.json();
+    assert_eq!((&end["status"], &end["output"]), (&json!("succeeded"), &json!({"held": true})));
+    // The deliveries are in the list of the execution, and an update is not sent again.
+    let path = format!("/v1/webhooks?execution={}", made["id"].as_str().unwrap());
+    let list = service.get(&path).await.expect(200);
+    assert_eq!(list["total_count"], 2, "{list}");
+
+    let fields = body(&receiver, json!({}), json!(["start"]));
+    let made = create(&service, "slow", fields).await;
+    assert_eq!(receiver.next().await.json()["id"], made["id"]);
+    provider.release(1);
+    ended(&service, &made["id"]).await;
+    assert!(receiver.is_empty());
+}
+
+#[tokio::test]
+async fn replicate_webhook_reports_output_while_it_comes() {
+    let service = Service::start().await;
+    let mut receiver = Receiver::start().await;
+    let provider = Provider::start().await;
+    service.manifest(&chat(&provider));
+    let fields = body(&receiver, json!({"prompt": "p"}), json!(["output", "completed"]));
+    let made = create(&service, "chat", fields).await;
+    provider.say("one");
+    let update = receiver.next().await.json();
+    assert_eq!((&update["id"], &update["status"]), (&made["id"], &json!("processing")));
+    assert_eq!(update["output"], "one");
+    provider.say(" two");
+    let update = receiver.next().await.json();
+    assert_eq!((&update["status"], &update["output"]), (&json!("processing"), &json!("one two")));
+    provider.finish();
+    let end = receiver.next().await.json();
+    assert_eq!((&end["status"], &end["output"]), (&json!("succeeded"), &json!("one two")));
+}
+
+#[tokio::test]
+async fn replicate_webhook_updates_wait_for_the_receiver() {
+    let service = Service::start().await;
+    let mut receiver = Receiver::held([500]).await;
+    let provider = Provider::start().await;
+    service.manifest(&chat(&provider));
+    let fields = body(&receiver, json!({"prompt": "p"}), json!(["output", "completed"]));
+    let made = create(&service, "chat", fields).await;
+    provider.say("one");
+    assert_eq!(receiver.next().await.json()["output"], "one");
+    provider.say(" two");
+    provider.finish();
+    // While an update is pending, no other update is sent; the end does not wait, and an update that
+    // has failed is not repeated.
+    let end = receiver.next().await.json();
+    assert_eq!((&end["status"], &end["output"]), (&json!("succeeded"), &json!("one two")));
+    receiver.let_go();
+    receiver.let_go();
+    ended(&service, &made["id"]).await;
+    assert!(receiver.is_empty());
+}
+
+#[tokio::test]
+async fn replicate_webhook_reports_cancellation_once() {
+    let service = Service::start().await;
+    let mut receiver = Receiver::start().await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("slow", "/hold", ""));
+    let fields = body(&receiver, json!({}), json!(["completed"]));
+    let made = create(&service, "slow", fields).await;
+    provider.arrived(1).await;
+    service.cancel(made["id"].as_str().unwrap()).await.expect(200);
+    let end = receiver.next().await.json();
+    assert_eq!((&end["id"], &end["status"]), (&made["id"], &json!("canceled")));
+    assert_eq!(end["output"], Value::Null);
+    assert!(receiver.is_empty());
+}
+
+#[tokio::test]
+async fn replicate_webhook_survives_a_restart() {
+    let service = Service::start().await;
+    let mut receiver = Receiver::start().await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("slow", "/hold", ""));
+    let fields = body(&receiver, json!({}), json!(["completed"]));
+    let made = create(&service, "slow", fields).await;
+    provider.arrived(1).await;
+    let service = service.restart().await;
+    provider.arrived(2).await;
+    provider.release(1);
+    let end = receiver.next().await.json();
+    assert_eq!((&end["id"], &end["status"]), (&made["id"], &json!("succeeded")));
+    assert_eq!(ended(&service, &made["id"]).await["output"], json!({"held": true}));
+}
+
+#[tokio::test]
+async fn replicate_webhook_leaves_endpoints_in_their_own_form() {
+    let service = Service::start().await;
+    let mut receiver = Receiver::start().await;
+    let mut endpoint = Receiver::start().await;
+    let new = json!({"url": endpoint.url(), "events": ["prediction.completed"]});
+    service.post("/v1/webhook-endpoints", &new).send().await.expect(201);
+    let fields = body(&receiver, json!({"template": "a"}), json!(["completed"]));
+    let made = create(&service, "text-template", fields).await;
+    let event = endpoint.next().await.json();
+    assert_eq!(
+        (&event["type"], &event["data"]["execution_id"]),
+        (&json!("prediction.completed"), &made["id"])
+    );
+    assert_eq!(event["data"]["status"], "completed");
+    assert_eq!(receiver.next().await.json()["status"], "succeeded");
+}
+
+#[tokio::test]
+async fn replicate_webhook_must_pass_the_egress_guard() {
+    let service = Service::start().await;
+    let url = json!("http://169.254.169.254/latest");
+    for field in ["webhook", "webhook_completed"] {
+        let body = json!({"input": {"template": "a"}, field: url});
+        let path = "/replicate/v1/models/local/text-template/predictions";
+        let answer = service.post(path, &body).send().await.expect(400);
+        let detail = answer["detail"].as_str().unwrap();
+        assert!(detail.starts_with(field), "{detail}");
+    }
+}
