@@ -398,7 +398,7 @@ async fn openapi_describes_each_webhook() {
     let names = |role| -> Vec<String> {
         openapi_of(role, "")["webhooks"].as_object().unwrap().keys().cloned().collect()
     };
-    let of_requests = ["prediction_ended", "execution_ended"];
+    let of_requests = ["prediction_ended", "replicate_prediction", "execution_ended"];
     let of_endpoints = [
         "prediction.started",
         "prediction.completed",

@@ -151,7 +151,7 @@ async fn replicate_errors_are_problems() {
     for (path, status, part) in [
         ("nothing", 404, "not found"),
         ("models/local/nothing", 404, "model not found"),
-        ("models/local/text-templat", 404, "did you mean text-template?"),
+        ("models/local/text-templat", 404, "did you mean local/text-template?"),
         ("models/local/text-template/versions/abc", 404, "version not found"),
         ("predictions/none", 404, "Prediction not found"),
         ("predictions/none/stream", 404, "Prediction not found"),
@@ -290,6 +290,10 @@ async fn replicate_pages_lead_forth_and_back() {
     let other = get(&service, &format!("predictions?cursor={cursor}")).await;
     assert_eq!(refused(&other, 400), "invalid cursor");
 
+    let provider = Provider::start().await;
+    for number in 0..30 {
+        service.manifest(&provider.manifest(&format!("team/echo-{number}"), "/echo", ""));
+    }
     let models = get(&service, "models").await.expect(200);
     assert_eq!(
         (models["results"].as_array().unwrap().len(), &models["previous"]),

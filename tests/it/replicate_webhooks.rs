@@ -6,7 +6,7 @@ use orrery_domain::signature;
 use serde_json::{Value, json};
 
 use crate::replicate::{create, ended};
-use crate::support::{Provider, Receiver, Service};
+use crate::support::{Provider, Receiver, Service, until};
 
 fn chat(provider: &Provider) -> String {
     let url = provider.url("/stream");
@@ -99,8 +99,25 @@ async fn replicate_webhook_reports_output_while_it_comes() {
 }
 
 #[tokio::test]
-async fn replicate_webhook_updates_wait_for_the_receiver() {
+async fn replicate_webhook_reports_logs_while_they_come() {
     let service = Service::start().await;
+    let mut receiver = Receiver::start().await;
+    service.manifest(
+        "slug = 'talker'\noutput_type = 'object'\n\
+         [runner]\ntype = 'command'\ncommand = ['sh', '-c', 'echo one >&2; sleep 60']\n",
+    );
+    let made = create(&service, "talker", body(&receiver, json!({}), json!(["logs"]))).await;
+    let update = receiver.next().await.json();
+    assert_eq!((&update["status"], &update["logs"]), (&json!("processing"), &json!("one")));
+    // The end is the last update.
+    service.cancel(made["id"].as_str().unwrap()).await.expect(200);
+    let end = receiver.next().await.json();
+    assert_eq!((&end["status"], &end["logs"]), (&json!("canceled"), &json!("one")));
+}
+
+#[tokio::test]
+async fn replicate_webhook_updates_wait_for_the_receiver() {
+    let service = Service::configured("webhooks.schedule = ['1h']\n").await;
     let mut receiver = Receiver::held([500]).await;
     let provider = Provider::start().await;
     service.manifest(&chat(&provider));
@@ -110,13 +127,25 @@ async fn replicate_webhook_updates_wait_for_the_receiver() {
     assert_eq!(receiver.next().await.json()["output"], "one");
     provider.say(" two");
     provider.finish();
-    // While an update is pending, no other update is sent; the end does not wait, and an update that
-    // has failed is not repeated.
+    // While an update is pending, no other update is sent. The end does not wait.
     let end = receiver.next().await.json();
     assert_eq!((&end["status"], &end["output"]), (&json!("succeeded"), &json!("one two")));
     receiver.let_go();
     receiver.let_go();
-    ended(&service, &made["id"]).await;
+    // The update has failed, and is not repeated.
+    let path = format!("/v1/webhooks?execution={}", made["id"].as_str().unwrap());
+    let failed = until("failed update", async || {
+        let list = service.get(&path).await.expect(200);
+        let list = list["webhooks"].as_array().unwrap();
+        assert_eq!(list.len(), 2, "{list:?}");
+        list.iter().find(|delivery| delivery["status"] == "failed").cloned()
+    })
+    .await;
+    assert_eq!(failed["next_attempt_at"], Value::Null);
+    let path = format!("/v1/webhooks/{}", failed["delivery_id"].as_str().unwrap());
+    let delivery = service.get(&path).await.expect(200);
+    assert_eq!(delivery["execution_id"], made["id"]);
+    assert_eq!(delivery["attempts"].as_array().unwrap().len(), 1, "{delivery}");
     assert!(receiver.is_empty());
 }
 

@@ -215,7 +215,7 @@ mod tests {
         }
         assert!(without_version(Role::Workflows, &Method::POST, "/chat/completions").is_none());
         assert!(of_other_api(Role::Base, &Method::GET, "/v1/predictions/").is_some());
-        assert!(of_other_api(Role::Base, &Method::POST, "/v1/predictions").is_none());
+        assert!(of_other_api(Role::Base, &Method::PUT, "/v1/predictions").is_none());
     }
 
     #[test]

@@ -385,7 +385,7 @@ pub const ROUTES: &[Route] = &[
     route!(&[Base], DELETE, "/replicate/v1/files/{id}", Key, UploadOwn, Bare, Keyed, replicate::files::delete, replicate::files::DELETE),
     route!(&[Base], GET, "/replicate/v1/files/{id}/download", Key, Own, Bare, Keyed, content::get, replicate::files::DOWNLOAD),
     route!(&[Base], GET, "/replicate/v1/account", Key, Nothing, Bare, Keyed, replicate::account::get, replicate::account::GET),
-    route!(&[Base], GET, "/replicate/v1/webhooks/default/secret", Key, Secrets, Bare, Keyed, replicate::account::secret, replicate::account::SECRET),
+    route!(&[Base], GET, "/replicate/v1/webhooks/default/secret", Key, Secrets, Bare, Keyed, replicate::account::secret, replicate::account::SECRET, Editor),
 
     route!(&[Ollama], GET, "/", Public, Nothing, Bare, Free, ollama_models::root, ollama_models::ROOT),
     route!(&[Ollama], GET, "/api/version", Public, Nothing, Bare, Free, ollama_models::version, ollama_models::VERSION),

@@ -6,6 +6,7 @@ use hyper::StatusCode;
 
 use super::{CURSOR, Context, Doc, NO_MODEL, ResponseDoc, Role, Services, doc, url_of};
 use orrery_catalog as catalog;
+use orrery_domain::replicate::{LOCAL_OWNER, owner_and_name};
 use orrery_http::{Response, response};
 use orrery_wire::replicate::{COG_VERSION, Model, Page, Version};
 
@@ -116,7 +117,12 @@ pub(super) fn of_version(
 
 fn find(services: &Services, owner: &str, name: &str) -> Result<Arc<catalog::Model>, crate::Error> {
     services.catalog.of_owner(owner, name).ok_or_else(|| {
-        let near = services.catalog.nearest(&format!("{owner}/{name}"));
+        let slug = format!("{owner}/{name}");
+        let near = services.catalog.nearest(if owner == LOCAL_OWNER { name } else { &slug });
+        let near = near.map(|slug| {
+            let (owner, name) = owner_and_name(&slug);
+            format!("{owner}/{name}")
+        });
         crate::Error::not_found("model not found").with_near(near)
     })
 }
