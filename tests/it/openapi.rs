@@ -389,7 +389,7 @@ async fn openapi_describes_the_data_of_each_stream() {
             streams += 1;
         }
     }
-    assert_eq!(streams, 16);
+    assert_eq!(streams, 17);
 }
 
 /// `support/receiver.rs` checks each delivery of every test against these schemas.

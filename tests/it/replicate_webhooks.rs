@@ -102,10 +102,11 @@ async fn replicate_webhook_reports_output_while_it_comes() {
 async fn replicate_webhook_reports_logs_while_they_come() {
     let service = Service::start().await;
     let mut receiver = Receiver::start().await;
-    service.manifest(
+    let script = r#"read l; l=${l#*'"id":"'}; echo '{"id":"'${l%%'"'*}'","log":"one"}'; sleep 60"#;
+    service.manifest(&format!(
         "slug = 'talker'\noutput_type = 'object'\n\
-         [runner]\ntype = 'command'\ncommand = ['sh', '-c', 'echo one >&2; sleep 60']\n",
-    );
+         [runner]\ntype = 'command'\ncommand = ['sh', '-c', '''{script}''']\n"
+    ));
     let made = create(&service, "talker", body(&receiver, json!({}), json!(["logs"]))).await;
     let update = receiver.next().await.json();
     assert_eq!((&update["status"], &update["logs"]), (&json!("processing"), &json!("one")));
