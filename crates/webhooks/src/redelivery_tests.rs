@@ -1,4 +1,4 @@
-//! Tests of redeliveries whose callers disconnect before the response.
+//! Tests of redeliveries, also of those whose callers disconnect before the response, and of updates.
 
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use orrery_domain::delivery::{Delivery, Status, Webhook};
 use orrery_domain::ids::ExecutionId;
 use orrery_domain::payload::Payload;
 use orrery_runtime::new_id;
+use orrery_storage::Table;
 
 fn delivery(fixture: &Fixture) -> Delivery {
     let webhook = Webhook::unsigned("http://a.example/".to_owned());
@@ -94,5 +95,32 @@ async fn replay_is_sent_after_its_caller_is_dropped() {
     hang_up(&fixture, fixture.outbox.replay(fixture.organization, now, to)).await;
     let delivered = fixture.until_attempts(row, 2).await;
     assert_eq!(delivered.progress.status, Status::Delivered);
+    fixture.check_standings().await;
+}
+
+#[tokio::test]
+async fn update_is_neither_retried_nor_replayed_and_is_deleted_with_its_rows() {
+    let hour = Duration::from_secs(3600);
+    let fixture = Fixture::started(Options { schedule: vec![hour], ..Options::default() });
+    fixture.script.set("a.example", Behaviour::Answers(500));
+    let end = delivery(&fixture);
+    let update = Delivery { execution: end.execution, ..delivery(&fixture) }.update();
+    let (end, update) = (fixture.send_delivery(end).await, fixture.send_delivery(update).await);
+    assert_ne!(end, update, "they have rows of their own");
+    assert_eq!(fixture.until_attempts(update, 1).await.progress.status, Status::Failed);
+    assert_eq!(fixture.until_attempts(end, 1).await.progress.status, Status::Pending);
+    let filter = Filter { execution: Some(end), ..Filter::default() };
+    let listed = fixture.outbox.list(fixture.organization, &filter, 0, 10).await.unwrap().0;
+    assert_eq!(listed.len(), 2);
+    let now = fixture.clock.now();
+    let (from, to) = (now.before(hour).unwrap(), now.plus(hour));
+    assert_eq!(fixture.outbox.replay(fixture.organization, from, to).await.unwrap(), 0);
+    // A redelivery is at the client's own request.
+    fixture.script.set("a.example", Behaviour::Answers(200));
+    fixture.outbox.redeliver(fixture.organization, update).await.unwrap();
+    assert_eq!(fixture.until_attempts(update, 2).await.progress.status, Status::Delivered);
+    assert_eq!(fixture.rows(Table::EndpointDelivery).await, 1);
+    assert_eq!(fixture.outbox.purge_before(fixture.organization, to).await.unwrap(), 1);
+    assert_eq!(fixture.rows(Table::EndpointDelivery).await, 0);
     fixture.check_standings().await;
 }
