@@ -352,6 +352,7 @@ async fn replicate_stream_has_output_and_done() {
         streamed.text.lines().filter_map(|line| line.strip_prefix("id: ")).collect();
     let resume = |id: &str| ask(&service, Method::GET, &path).header("last-event-id", id).send();
     assert_eq!(events(&resume(ids[0]).await), pairs(&expected[1..]));
+    assert_eq!(events(&resume(ids[1]).await), pairs(&expected[2..]));
     assert_eq!(resume(ids.last().unwrap()).await.status, 204);
 
     // A model without parts gives its output as a whole.
