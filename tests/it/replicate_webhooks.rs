@@ -1,5 +1,7 @@
 //! Webhooks in the form of Replicate's API: events, updates, signatures and cancellation.
 
+use std::time::Duration;
+
 use hyper::Method;
 use orrery_api::Role;
 use orrery_domain::signature;
@@ -127,8 +129,10 @@ async fn replicate_webhook_updates_wait_for_the_receiver() {
     provider.say("one");
     assert_eq!(receiver.next().await.json()["output"], "one");
     provider.say(" two");
+    // Time for two more updates. While an update is pending, no other update is made.
+    tokio::time::sleep(Duration::from_millis(1200)).await;
     provider.finish();
-    // While an update is pending, no other update is sent. The end does not wait.
+    // The end does not wait for the update.
     let end = receiver.next().await.json();
     assert_eq!((&end["status"], &end["output"]), (&json!("succeeded"), &json!("one two")));
     receiver.let_go();

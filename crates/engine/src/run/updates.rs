@@ -106,7 +106,7 @@ impl Inner {
         }
         let body = self.replicate_body(execution, None, None).await;
         if let Err(error) = self.send_update(execution, body).await {
-            tracing::warn!(execution = %execution.id, %error, "no webhook for the start of a run");
+            tracing::debug!(execution = %execution.id, %error, "no webhook for the start of a run");
         }
     }
 
@@ -123,7 +123,7 @@ impl Inner {
             if let Some(updates) = &mut updates
                 && let Err(error) = updates.run().await
             {
-                tracing::warn!(execution = %execution.id, %error, "no more webhooks for a run");
+                tracing::debug!(execution = %execution.id, %error, "no more webhooks for a run");
             }
             std::future::pending().await
         }
