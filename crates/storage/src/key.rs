@@ -151,7 +151,7 @@ tables! {
     /// Webhook endpoints, by organization, oldest first, and a counter of changes to each
     /// organization's list.
     WebhookEndpoint = b'5',
-    /// Deliveries to endpoints, by organization, execution and delivery.
+    /// Updates and deliveries to endpoints, by organization, execution and delivery.
     EndpointDelivery = b'6',
     /// Bulk jobs by organization, newest first.
     BulkJob = b'8',
