@@ -46,11 +46,11 @@ pub(super) enum Error {
     #[error(transparent)]
     File(#[from] files::Error),
     #[error("{0}{hint}", hint = hint(.0))]
-    Url(#[from] UrlError),
+    Url(UrlError),
     #[error("a data: URI must be base64")]
     NotBase64,
     #[error("not valid base64: {0}")]
-    Base64(#[from] base64::DecodeError),
+    Base64(base64::DecodeError),
     #[error(transparent)]
     Request(#[from] hyper::http::Error),
     #[error(transparent)]
@@ -87,7 +87,7 @@ impl Sources {
         {
             return decode_data(data);
         }
-        let url = self.policy.check_url(source)?;
+        let url = self.policy.check_url(source).map_err(Error::Url)?;
         let request = Request::get(url.as_str()).body(Bytes::new())?;
         let limits = client::Limits {
             total: FETCH_TIMEOUT,
@@ -153,5 +153,6 @@ fn decode_data(data: &str) -> Result<Source, Error> {
         return Err(Error::NotBase64);
     }
     let encoded: Vec<u8> = encoded.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
-    Ok(Source::new(ANY_PADDING.decode(encoded)?.into(), file::content_type(kind), None))
+    let bytes = ANY_PADDING.decode(encoded).map_err(Error::Base64)?;
+    Ok(Source::new(bytes.into(), file::content_type(kind), None))
 }

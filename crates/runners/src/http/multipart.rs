@@ -10,6 +10,7 @@ use crate::source::Sources;
 use orrery_config::reader::{Parsed, Section};
 use orrery_config::values::{self, problem};
 use orrery_domain::input_template::InputTemplate;
+use orrery_domain::reference;
 use orrery_http::form_data::{file_head, part_head};
 
 /// Maximum size of all files of a request together, in bytes.
@@ -29,7 +30,7 @@ pub(super) struct Form {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error("its form: {0}")]
-    Template(#[from] orrery_domain::reference::Error),
+    Template(reference::Error),
     #[error("'{field}' of its form: {reason}")]
     File { field: String, reason: String },
 }
@@ -64,7 +65,7 @@ impl Form {
         let mut left = FILES_MAX;
         let mut files = 0_usize;
         for (name, template) in &self.fields {
-            let values = match template.fill(input)? {
+            let values = match template.fill(input).map_err(Error::Template)? {
                 Value::Null => continue,
                 Value::Array(values) => values,
                 value @ (Value::Bool(_)
