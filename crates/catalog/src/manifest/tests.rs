@@ -235,12 +235,15 @@ fn manifest_runner_refuses_keys_of_other_types() {
         "idle_unload = '1m'",
         "group = 'x'",
         "memory = '1GiB'",
+        "multipart = {}",
+        "files = []",
+        "poll = {}",
     ];
     const START: &str = "health start working_dir environment start_timeout stop_timeout load \
                          idle_unload group memory";
     for (kind, own) in [
         ("builtin", "name"),
-        ("http", "url urls health method headers body output"),
+        ("http", "url urls health method headers body multipart files poll output"),
         ("openai", "url urls model kind key"),
         ("cog", "url urls"),
         ("oip", "url urls model version"),
