@@ -7,7 +7,7 @@
 //! `ORRERY_CRASH_MIX=100`, `ORRERY_CRASH_CHECKPOINTS=50`, `ORRERY_CRASH_REPLAYS=10`,
 //! `ORRERY_CRASH_WAVES=5`, `ORRERY_CRASH_MOMENTS=1000`, `ORRERY_CRASH_AGENT=50`,
 //! `ORRERY_CRASH_REDRIVES=10000`, `ORRERY_CRASH_SCHEDULES=20`, `ORRERY_CRASH_EVENTS=20`,
-//! `ORRERY_CRASH_CHILDREN=2000`, `ORRERY_CRASH_BATCH=10000`. `ORRERY_TEST_SEED` repeats the random choices of a run, but not
+//! `ORRERY_CRASH_CHILDREN=2000`, `ORRERY_CRASH_BATCH=10000`, `ORRERY_CRASH_JOBS=1000`. `ORRERY_TEST_SEED` repeats the random choices of a run, but not
 //! the machine's timing. `tests/README.md` explains what each test proves.
 
 #![expect(
@@ -48,6 +48,8 @@ mod flows;
 mod groups;
 #[path = "crash/image.rs"]
 mod image;
+#[path = "crash/jobs.rs"]
+mod jobs;
 #[path = "crash/leftovers.rs"]
 mod leftovers;
 #[path = "crash/limits.rs"]

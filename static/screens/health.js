@@ -28,12 +28,18 @@ export function List() {
       <${Rows} all=${models} columns="6">${(
         model,
       ) => html`<tr key=${model.slug}><th scope="row"><${Link} to=${`/app/models/${model.slug}`}><${Text}>${model.slug}</${Text}></${Link}>${model.reason ? html`<div class="reason"><${Text}>${model.reason}</${Text}></div>` : null}</th>
-        <td data-label="State">${model.health === "failing" ? html`<${Status} of="failed" />` : html`<span class="status good">${model.health === "ok" ? "Works" : model.health}</span>`}${model.server ? html`<div><${Server} of=${model} changed=${all.reload} /></div>` : null}</td><td data-label="Kind">${model.runner}</td>
+        <td data-label="State">${model.health === "failing" ? html`<${Status} of="failed" />` : html`<span class="status good">${model.health === "ok" ? "Works" : model.health}</span>`}${model.server ? html`<div><${Server} of=${model} changed=${all.reload} /></div>` : null}${model.workers ? html`<div class="quiet">${workersOf(model.workers)}</div>` : null}</td><td data-label="Kind">${model.runner}</td>
         <td data-label="Running" class="number">${count(model.running)}</td><td data-label="Waiting" class="number">${count(model.queued)}</td><td data-label="Concurrency" class="number">${count(model.concurrency)}</td></tr>`}</${Rows}></table></div></section>
       ${upstreams.length === 0 ? null : html`<${Upstreams} all=${upstreams} />`}
       <section><h2>Addresses</h2><div class="card scroll"><table><thead><tr><th scope="col">For</th><th scope="col">Address</th></tr></thead>
       <tbody>${status.hosts.map((host) => html`<tr key=${host.role}><th scope="row">${HOSTS[host.role] ?? host.role}</th><td data-label="Address"><code>${host.url}</code></td></tr>`)}</tbody></table></div></section>
       <p class="quiet">For the same list with a fix for each problem, run <code>orrery doctor</code></p>`}</${Loaded}></${Page}>`;
+}
+
+// The workers of a model, and the jobs that no worker has claimed.
+function workersOf({ workers, waiting }) {
+  const present = workers === 1 ? "1 worker" : `${count(workers)} workers`;
+  return waiting === 0 ? present : `${present}, ${count(waiting)} unclaimed`;
 }
 
 // The state of a server that the service starts for a model, and the button that changes it.

@@ -14,7 +14,7 @@ fn manifest(provider: &Provider, slug: &str, path: &str, more: &str) -> String {
     provider.manifest(slug, path, &format!("{more}{SCHEMA}"))
 }
 
-async fn save(service: &Service, model: &str, name: &str, entries: Value) {
+pub(crate) async fn save(service: &Service, model: &str, name: &str, entries: Value) {
     let entries: Vec<Entry> = serde_json::from_value(entries).unwrap();
     let services = &service.running.services;
     let schema_of = |slug: &str| {

@@ -185,6 +185,26 @@ async fn http() {
 }
 
 #[tokio::test]
+async fn pull() {
+    let subject = Subject {
+        output_type: "object",
+        runner: "type = 'pull'".to_owned(),
+        input: order,
+        output: Some(order("good")),
+        fails_with: "provider_error",
+        timeout: "500ms",
+    };
+    let service = Service::start().await;
+    // The models exist before their workers claim.
+    drop(Contract::new(&service, &subject).await);
+    tokio::select! {
+        () = hold(&service, &subject) => {}
+        () = crate::pull::obey(&service, "one") => {}
+        () = crate::pull::obey(&service, "brief") => {}
+    }
+}
+
+#[tokio::test]
 async fn openai() {
     let provider = Provider::start().await;
     let url = provider.url("/do");

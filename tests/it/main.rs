@@ -89,6 +89,7 @@ mod organization_limits;
 mod pauses;
 mod payloads;
 mod predictions;
+mod pull;
 mod refusal_screens;
 mod reload;
 mod replicate;

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use hyper::Method;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
-use orrery_api::{Access, MOUNTED, ROUTES, Role, Route};
+use orrery_api::{Access, MOUNTED, Needs, ROUTES, Role, Route};
 use orrery_domain::member::MemberRole;
 use serde_json::{Value, json};
 
@@ -45,7 +45,8 @@ fn rows() -> Vec<(String, &'static Route)> {
         let is_of_every_host =
             |route: &Route| ["/", "/health", "/ready", "/openapi.json"].contains(&route.path);
         let of_host = ROUTES.iter().filter(|route| route.hosts.contains(&role));
-        let of_host = of_host.filter(|route| !is_of_every_host(route));
+        let of_host =
+            of_host.filter(|route| !is_of_every_host(route) && route.needs != Needs::Work);
         rows.extend(of_host.map(|route| (format!("/api/{name}{}", path_of(route)), route)));
     }
     rows

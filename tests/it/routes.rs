@@ -28,6 +28,7 @@ pub(crate) fn path_of(route: &Route) -> String {
         .replace("{endpoint}", "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f")
         .replace("{schedule}", "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f")
         .replace("{*slug}", "text-template")
+        .replace("{*model}", "text-template")
         .replace("{*file}", "style.css")
         .replace("{*page}", "keys")
 }

@@ -76,6 +76,8 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("docs/install.md", "needs root and systemd"),
     ("docs/install.md", "needs root and systemd"),
     ("docs/install.md", "needs the installed service"),
+    ("docs/models.md", "needs a second machine"),
+    ("docs/models.md", "needs a second machine"),
     ("docs/monitoring.md", "needs root and systemd"),
     ("docs/monitoring.md", "needs a receiver"),
     ("docs/monitoring.md", "an example of a message"),

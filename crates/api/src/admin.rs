@@ -229,6 +229,7 @@ pub(crate) async fn list_models(context: Context) -> Result<Response, crate::Err
             }),
             endpoints: endpoints.collect(),
             server: model_load::of_model(model, services.clock.now()),
+            workers: model_load::workers_of(model),
         }
     };
     let models = models.iter().map(describe).collect();
@@ -292,6 +293,7 @@ pub(crate) async fn list_loads(context: Context) -> Result<Response, crate::Erro
             queued: load.queued,
             concurrency: model.concurrency,
             server: model_load::of_model(&model, services.clock.now()),
+            workers: model_load::workers_of(&model),
         });
     }
     let unserved = services.catalog.list_unserved().into_iter().map(|(slug, unserved)| ModelLoad {
@@ -304,6 +306,7 @@ pub(crate) async fn list_loads(context: Context) -> Result<Response, crate::Erro
         queued: 0,
         concurrency: 0,
         server: None,
+        workers: None,
     });
     models.extend(unserved);
     let sees_all = context.organization().is_err();

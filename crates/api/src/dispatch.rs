@@ -17,8 +17,8 @@ use super::models::ANTHROPIC_VERSION;
 use super::request_metrics::RequestMetrics;
 use super::vendors::OPEN_AI;
 use super::{
-    Access, BodyLimit, Context, MOUNTED, ROUTES, Role, Route, Services, access, elsewhere, scopes,
-    unknown, vendors,
+    Access, BodyLimit, Context, MOUNTED, Needs, ROUTES, Role, Route, Services, access, elsewhere,
+    scopes, unknown, vendors,
 };
 use crate::static_files as dashboard;
 use orrery_domain::ids::OrganizationId;
@@ -158,8 +158,11 @@ impl Host {
         role: Role,
         access: Access,
     ) -> Result<(), http::router::Error> {
-        let is_of_api =
-            |route: &&Route| route.hosts.contains(&role) && !Self::is_of_every_host(route);
+        // The routes of workers are for API keys alone.
+        let is_of_api = |route: &&Route| {
+            let is_for_all = route.needs != Needs::Work && !Self::is_of_every_host(route);
+            route.hosts.contains(&role) && is_for_all
+        };
         for route in ROUTES.iter().filter(is_of_api) {
             let path = format!("{prefix}{}", route.path);
             let form = route.doc.errors;

@@ -8,6 +8,7 @@ use hyper::StatusCode;
 use crate::Error;
 use orrery_agent as agent;
 use orrery_batches as batches;
+use orrery_catalog::pull;
 use orrery_chat as chat;
 use orrery_chat::decisions;
 use orrery_domain::ids::ExecutionId;
@@ -98,6 +99,16 @@ impl From<engine::Error> for Error {
             engine::Error::Stopping => {
                 Self::unavailable("the service is shutting down; try again in a moment")
             }
+        }
+    }
+}
+
+impl From<pull::Refused> for Error {
+    fn from(refused: pull::Refused) -> Self {
+        let message = refused.to_string();
+        match refused {
+            pull::Refused::Unknown(_) | pull::Refused::Stale { .. } => Self::conflict(message),
+            pull::Refused::Polls => Self::too_many(message, PARALLEL_RETRY),
         }
     }
 }

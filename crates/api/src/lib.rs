@@ -94,6 +94,7 @@ mod usage;
 mod vendors;
 mod webhook_endpoints;
 mod webhooks;
+mod workers;
 mod workflows;
 
 use hyper::Method;
@@ -218,6 +219,13 @@ pub const ROUTES: &[Route] = &[
     route!(&[Base], GET, "/v1/prediction/{id}", Key, Own, Bare, Keyed, predictions::get, predictions::GET),
     route!(&[Base], GET, "/v1/prediction/{id}/events", Link, Own, Bare, Keyed, events::follow, events::FOLLOW),
     route!(&[Base], POST, "/v1/prediction/{id}/cancel", Key, PredictOwn, Body, Keyed, predictions::cancel, predictions::CANCEL, Operator),
+
+    route!(&[Base], POST, "/v1/workers/{*model}/claim", Key, Work, Bare, Keyed, workers::claim, workers::CLAIM),
+    route!(&[Base], POST, "/v1/workers/jobs/{job}/heartbeat", Key, Work, Small, Free, workers::heartbeat, workers::HEARTBEAT),
+    route!(&[Base], POST, "/v1/workers/jobs/{job}/log", Key, Work, Body, Free, workers::log, workers::LOG),
+    route!(&[Base], POST, "/v1/workers/jobs/{job}/part", Key, Work, Body, Free, workers::part, workers::PART),
+    route!(&[Base], POST, "/v1/workers/jobs/{job}/complete", Key, Work, Body, Free, workers::complete, workers::COMPLETE),
+    route!(&[Base], POST, "/v1/workers/jobs/{job}/fail", Key, Work, Body, Free, workers::fail, workers::FAIL),
 
     route!(ENGINE, POST, "/api/v1/workflows", Key, Write, Body, Keyed, workflows::create, workflows::CREATE),
     route!(ENGINE, GET, "/api/v1/workflows", Key, Read, Bare, Keyed, workflows::list, workflows::LIST),

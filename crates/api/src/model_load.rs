@@ -10,7 +10,7 @@ use orrery_catalog::{self as catalog, ManagedServer};
 use orrery_domain::time::Timestamp;
 use orrery_engine::Error as EngineError;
 use orrery_http::{Response, response};
-use orrery_wire::model::ModelLoadState;
+use orrery_wire::model::{ModelLoadState, ModelWorkers};
 
 pub(crate) const GET: Doc = Doc {
     responses: RESPONSES,
@@ -78,6 +78,13 @@ fn server(context: &Context) -> Result<Arc<ManagedServer>, crate::Error> {
 /// Returns the state of the server that this service starts for a model, if it does.
 pub(crate) fn of_model(model: &catalog::Model, now: Timestamp) -> Option<ModelLoadState> {
     model.runner.managed().map(|server| state(server, now))
+}
+
+/// Returns the jobs and workers of a model, if workers run it.
+pub(crate) fn workers_of(model: &catalog::Model) -> Option<ModelWorkers> {
+    let situation = model.runner.pull()?.situation();
+    let (workers, waiting, leased) = (situation.workers, situation.waiting, situation.leased);
+    Some(ModelWorkers { workers, waiting, leased })
 }
 
 fn state(server: &ManagedServer, now: Timestamp) -> ModelLoadState {

@@ -131,6 +131,13 @@ pub(crate) async fn metrics(context: Context) -> Result<Response, crate::Error> 
         metrics::gauge!("orrery_model_healthy", "model" => slug.clone()).set(health);
         metrics::gauge!("orrery_model_running", "model" => slug.clone()).set(load.running as f64);
         metrics::gauge!("orrery_model_queued", "model" => slug.clone()).set(load.queued as f64);
+        if let Some(pull) = model.runner.pull() {
+            let situation = pull.situation();
+            let waiting = load.queued.saturating_add(situation.waiting);
+            metrics::gauge!("orrery_model_waiting", "model" => slug.clone()).set(waiting as f64);
+            let workers = situation.workers as f64;
+            metrics::gauge!("orrery_model_workers", "model" => slug.clone()).set(workers);
+        }
         if let Some(server) = model.runner.managed() {
             let ready = f64::from(u8::from(server.is_ready()));
             metrics::gauge!("orrery_server_ready", "model" => slug.clone()).set(ready);

@@ -33,6 +33,9 @@ pub enum Needs {
     Upload,
     Read,
     Secrets,
+    /// The scope `worker`, which nothing implies: neither a key without scopes, nor a session, nor
+    /// the operator.
+    Work,
     /// `read`, or a key that created the resource in the path.
     Own,
     /// The scope and `read`, or a key that created the resource in the path.
@@ -57,6 +60,7 @@ impl Needs {
             Self::Upload => (&[Scope::Files], false),
             Self::Read => (&[Scope::Read], false),
             Self::Secrets => (&[Scope::Secrets], false),
+            Self::Work => (&[Scope::Worker], false),
             Self::Own => (&[Scope::Read], true),
             Self::PredictOwn => (&[Scope::Predict, Scope::Read], true),
             Self::ChatOwn => (&[Scope::Chat, Scope::Read], true),
@@ -114,8 +118,15 @@ pub(crate) async fn admit(
     request: &Request,
     principal: &Principal,
 ) -> Result<Option<Admitted>, crate::Error> {
-    let Principal::Caller(caller) = principal else { return Ok(None) };
-    let Some(entry) = services.accounts.policies().of(caller.key) else { return Ok(None) };
+    let restricted = if let Principal::Caller(caller) = principal {
+        services.accounts.policies().of(caller.key).map(|entry| (caller, entry))
+    } else {
+        None
+    };
+    let Some((caller, entry)) = restricted else {
+        let is_refused = route.needs == Needs::Work;
+        return if is_refused { Err(Refused::Scope(Scope::Worker).into()) } else { Ok(None) };
+    };
     if entry.policy.blocked {
         return Err(Refused::Blocked.into());
     }

@@ -33,6 +33,7 @@ mod scheduled;
 mod serving;
 mod traces;
 mod watchdog;
+mod worker;
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -72,12 +73,7 @@ use orrery_records::files::Files;
 use orrery_records::idempotency::Idempotency;
 use orrery_records::secrets::{self, Secrets};
 use orrery_records::signed_urls::SignedUrls;
-use orrery_runners::builtin::{BuiltinContext, Workers};
 use orrery_runners::command::GuardConfig;
-use orrery_runners::llm::Room;
-use orrery_runners::managed::Groups as ServerGroups;
-use orrery_runners::options::Dependencies;
-use orrery_runners::source::Sources;
 use orrery_runtime::{Background, Clock, SharedAnswers, Tasks, memory, new_id};
 use orrery_schema::Schema;
 use orrery_storage::{self as storage, FolderLock, Sealer, Store};
@@ -91,9 +87,11 @@ pub use self::doctor::{check_manifest, free_bytes, is_in_memory, settled, withou
 pub use self::first_start::FirstStart;
 pub use self::offline::{Offline, offline};
 pub use self::options::policy;
+pub use self::programs::server_groups;
 pub use self::rehearsal::{Rehearsed, rehearse};
 pub use self::rotation::{Resealed, UNDER_WAY as ROTATION_UNDER_WAY, Watch, rotate_seal};
 pub use self::serving::{Running, serve};
+pub use self::worker::WorkerModels;
 pub use orrery_api::schemas::{NAMES as SCHEMAS, of as schema};
 
 /// The control socket's file name in the data folder.
@@ -343,13 +341,6 @@ pub fn stopped_store(config: &Config) -> anyhow::Result<Source> {
     Ok(Source { store, files })
 }
 
-/// Returns the groups of servers that share memory.
-#[must_use]
-pub fn server_groups(config: &Config) -> ServerGroups {
-    let groups = config.groups.iter();
-    ServerGroups::new(groups.map(|group| (group.name.clone(), group.memory, group.swap_after)))
-}
-
 fn open_catalog(
     config: &Config,
     policy: &Policy,
@@ -360,17 +351,7 @@ fn open_catalog(
         std::fs::create_dir_all(&config.models_dir)
             .with_context(|| format!("cannot create {}", config.models_dir.display()))?;
     }
-    let workers = Workers::new(config.program.clone(), guard.groups.clone());
-    let sources = Sources::new(policy.clone(), Some(files.clone()));
-    let dependencies = Dependencies {
-        builtins: BuiltinContext::new(sources.clone(), workers),
-        sources,
-        client: Client::trusted(),
-        guard: guard.clone(),
-        room: Arc::new(Room::of_bytes(config.limits.model_memory_bytes)),
-        endpoints: Arc::default(),
-        groups: Arc::new(server_groups(config)),
-    };
+    let dependencies = programs::dependencies(config, policy, Some(files.clone()), guard);
     let (catalog, report) = Catalog::open(config.models_dir.clone(), dependencies);
     reload::log_errors(&report);
     Ok(catalog)

@@ -9,6 +9,7 @@
 
 mod build;
 mod detail;
+mod fixed;
 mod maintenance;
 mod manifest;
 mod openapi;
@@ -39,6 +40,7 @@ use orrery_engine as engine;
 use orrery_runners::managed::Groups;
 pub use orrery_runners::managed::Server as ManagedServer;
 use orrery_runners::options::Dependencies;
+pub use orrery_runners::pull;
 use orrery_runners::{Health, ModelInterface, Runner, builtin};
 use orrery_schema::{Patience, Schema, ValidationError};
 
@@ -248,6 +250,12 @@ impl Catalog {
     pub fn missing(&self, slug: &str) -> String {
         let hint = self.nearest(slug).map(|near| format!(": did you mean {near}?"));
         format!("there is no model {slug}{}", hint.unwrap_or_default())
+    }
+
+    /// Returns the jobs of models that workers run.
+    #[must_use]
+    pub fn jobs(&self) -> &pull::Jobs {
+        &self.shared.dependencies.jobs
     }
 
     /// Returns all models, sorted by slug.

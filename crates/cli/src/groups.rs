@@ -30,6 +30,7 @@ pub(super) const GROUPS: [(&str, &[&str]); 5] = [
             "endpoint",
             "webhooks",
             "apply",
+            "worker",
         ],
     ),
     (

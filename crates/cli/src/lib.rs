@@ -63,6 +63,7 @@ mod upgrade;
 mod usage;
 mod values;
 mod webhook;
+mod worker;
 mod workflow;
 mod yaml_fault;
 
@@ -77,9 +78,9 @@ use rustix::process::umask;
 use self::loaded::{configuration, loaded, located, unusable};
 use self::output::Output;
 use self::parse::understood;
-use self::place::{of_service, of_service_or_defaults};
+use self::place::{of_service, of_service_or_defaults, of_service_unless};
 use orrery_guard as guard;
-use orrery_runners::builtin::worker;
+use orrery_runners::builtin::worker as builtin_worker;
 use orrery_runners::llm;
 
 /// Details of `--version`: commit and date if known, features, target. Set by `build.rs`; `-V`
@@ -172,6 +173,7 @@ enum Command {
     Decide(decide::Decide),
     /// Talk to the agent of the running service
     Agent(agent::Agent),
+    Worker(worker::Worker),
     /// Back up everything into one file, even while the service runs
     Backup(backup::Backup),
     /// Check a backup; without a file, check the store of a stopped service
@@ -199,7 +201,7 @@ enum Command {
     Fence(guard::fence::FenceArgs),
     /// Run built-in models without files and network (started by the service)
     #[command(hide = true)]
-    BuiltinWorker(worker::WorkerArgs),
+    BuiltinWorker(builtin_worker::WorkerArgs),
     /// Run a language model without files and network (started by the service)
     #[command(hide = true)]
     LlmWorker(llm::worker::WorkerArgs),
@@ -286,6 +288,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Chat(asked) => block_on(chat::run(asked, &of_service(file)?))?,
         Command::Agent(asked) => block_on(agent::run(asked, &of_service(file)?))?,
         Command::Decide(asked) => block_on(decide::run(asked, &of_service(file)?))?,
+        Command::Worker(asked) => until_stopped(worker::run(asked, file))?,
         Command::Backup(asked) => block_on(backup::backup(asked, &of_service(file)?))?,
         Command::Verify(asked) => return verify(asked, file),
         Command::Upgrade(asked) => return upgrade(asked, file),
@@ -306,7 +309,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Guard(args) => return Ok(guarded(guard::run(&args))),
         Command::Fence(args) => return Ok(guarded(Err(guard::fence::run(&args)))),
         Command::BuiltinWorker(args) => {
-            return Ok(ExitCode::from(worker::run(&args).context("the worker")?));
+            return Ok(ExitCode::from(builtin_worker::run(&args).context("the worker")?));
         }
         Command::LlmWorker(args) => {
             return Ok(ExitCode::from(llm::worker::run(&args).context("the worker")?));
@@ -320,19 +323,13 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 }
 
 fn verify(asked: backup::Verify, file: Option<&Path>) -> anyhow::Result<ExitCode> {
-    let config = match asked.is_of_file() {
-        true => of_service_or_defaults(file)?,
-        false => of_service(file)?,
-    };
+    let config = of_service_unless(asked.is_of_file(), file)?;
     let is_good = block_on(backup::verify(asked, &config))?;
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn upgrade(asked: upgrade::Upgrade, file: Option<&Path>) -> anyhow::Result<ExitCode> {
-    let config = match asked.is_of_file() {
-        true => of_service_or_defaults(file)?,
-        false => of_service(file)?,
-    };
+    let config = of_service_unless(asked.is_of_file(), file)?;
     let is_good = block_on(upgrade::run(asked, &config))?;
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -471,6 +468,7 @@ mod tests {
         "orrery model test a/b --input {} --json",
         "orrery chat",
         "orrery chat a/b --system s --org o",
+        "orrery worker --server http://a:1 --key-file k --manifest m.toml n.toml --concurrency 2",
         "orrery agent --session s --mode eco --behavior plan --org o hello",
         "orrery decide --model m --state @f --question q --org o --json",
         "orrery usage --org o --from 2026-11-01 --to 2026-11-30 --by key,month --json",

@@ -87,6 +87,7 @@ async fn list(output: &Output, config: &Config) -> anyhow::Result<()> {
         show_local(&answer, output)?;
         show_endpoints(&answer, output)?;
         show_servers(&answer, output)?;
+        show_workers(&answer, output)?;
         show_upstreams(&answer, output)?;
     }
     for model in answer.models.iter().filter(|_| !output.is_json()) {
@@ -191,6 +192,32 @@ fn show_servers(answer: &Models, output: &Output) -> anyhow::Result<()> {
         Column::Text("SINCE"),
         Column::Number("RUNNING"),
         Column::Number("MEMORY"),
+    ];
+    output::raw(b"\n")?;
+    output.show(answer, &columns, rows)
+}
+
+/// Prints the jobs and workers of models that workers run.
+fn show_workers(answer: &Models, output: &Output) -> anyhow::Result<()> {
+    let workers = answer.models.iter().filter_map(|model| Some((model, model.workers.as_ref()?)));
+    let rows: Vec<Vec<String>> = workers
+        .map(|(model, workers)| {
+            vec![
+                model.slug.clone(),
+                workers.workers.to_string(),
+                workers.leased.to_string(),
+                (workers.waiting + model.queued).to_string(),
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let columns = [
+        Column::Text("MODEL OF WORKERS"),
+        Column::Number("WORKERS"),
+        Column::Number("RUNNING"),
+        Column::Number("WAITING"),
     ];
     output::raw(b"\n")?;
     output.show(answer, &columns, rows)

@@ -70,6 +70,14 @@ pub(super) fn of_service_or_defaults(file: Option<&Path>) -> anyhow::Result<Conf
     super::configuration(file_or_found(file).as_deref())
 }
 
+/// Returns the configuration of the service, which a command needs unless it works on a file.
+///
+/// # Errors
+/// As [`of_service`] and [`of_service_or_defaults`].
+pub(super) fn of_service_unless(is_of_file: bool, file: Option<&Path>) -> anyhow::Result<Config> {
+    if is_of_file { of_service_or_defaults(file) } else { of_service(file) }
+}
+
 /// Returns the given configuration file. Without one, returns the configuration file of the
 /// installed service, unless the current folder has a store.
 pub(super) fn file_or_found(file: Option<&Path>) -> Option<PathBuf> {

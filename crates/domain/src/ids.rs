@@ -99,6 +99,8 @@ ids! {
     BulkId,
     /// A bulk job.
     JobId,
+    /// A job for a worker: a run of a model that a worker on another machine claims.
+    WorkerJobId,
     /// A batch of requests.
     BatchId,
     /// A webhook delivery, with all of its attempts and redeliveries.

@@ -43,6 +43,7 @@ ids!(
     MemberId,
     OrganizationId,
     ScheduleId,
+    WorkerJobId,
     WorkflowId,
 );
 

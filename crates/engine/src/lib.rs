@@ -61,7 +61,7 @@ pub use self::query::outline::Outline;
 pub use self::query::unfinished::Aside;
 pub use self::query::waiters::Waiter;
 pub use self::resume::Resumed;
-pub use self::run::attempt::{Report, dry_run};
+pub use self::run::attempt::{Report, call_runner, dry_run};
 pub use self::scheduler::lanes::{Load, OrganizationLoad};
 pub use self::scheduler::permit::ModelPermit;
 pub use self::scheduler::retries::Backoff;

@@ -8,6 +8,7 @@
 //! | [`http`], [`openai`], [`cog`], [`oip`] | inference servers, by protocol |
 //! | [`endpoints`] | load balancing over the servers of a model |
 //! | [`managed`] | servers that this service starts and stops |
+//! | [`pull`] | models that workers on other machines run, which claim jobs |
 //!
 //! A runner never retries a request that may have had an effect, never writes to the store, and
 //! does not depend on predictions: the engine calls it once per attempt, limits its time, and
@@ -27,6 +28,7 @@ pub mod managed;
 pub mod oip;
 pub mod openai;
 pub mod options;
+pub mod pull;
 pub mod rendering;
 pub mod request;
 pub mod source;
@@ -236,6 +238,11 @@ pub trait Runner: Send + Sync + std::fmt::Debug {
 
     /// Returns the model's server, if this service starts it.
     fn managed(&self) -> Option<&Arc<managed::Server>> {
+        None
+    }
+
+    /// Returns the runner of a model whose jobs workers claim.
+    fn pull(&self) -> Option<&pull::PullRunner> {
         None
     }
 

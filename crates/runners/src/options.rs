@@ -19,8 +19,9 @@ use super::command::GuardConfig;
 use super::endpoints::{Lease, Pool, Registry, Servers, Settings};
 use super::llm::Room;
 use super::managed::{Check, Groups, Server};
+use super::pull::Jobs;
 use super::source::Sources;
-use super::{Runner, builtin, cog, command, http, llm, oip, openai};
+use super::{Runner, builtin, cog, command, http, llm, oip, openai, pull};
 use orrery_config::reader::{Parsed, Section};
 use orrery_config::values::{self, one_of, problem};
 use orrery_domain::attempt::Failure;
@@ -31,8 +32,16 @@ use orrery_http::egress::Policy;
 use orrery_runtime::Tasks;
 
 /// All runner types that a manifest can use.
-const TYPES: &[Type] =
-    &[builtin::TYPE, http::TYPE, command::TYPE, openai::TYPE, cog::TYPE, llm::TYPE, oip::TYPE];
+const TYPES: &[Type] = &[
+    builtin::TYPE,
+    http::TYPE,
+    command::TYPE,
+    openai::TYPE,
+    cog::TYPE,
+    llm::TYPE,
+    oip::TYPE,
+    pull::TYPE,
+];
 
 /// A runner type.
 #[derive(Debug, Clone, Copy)]
@@ -172,7 +181,12 @@ impl Model {
 
     /// Returns the cost that a response reports.
     pub(super) fn reported_cost(&self, body: &Value) -> Option<Usd> {
-        let dollars = body.pointer(&self.cost_report)?.as_f64()?;
+        Self::cost_at(&self.cost_report, body)
+    }
+
+    /// Returns the cost at a JSON pointer of a response.
+    pub(super) fn cost_at(pointer: &str, body: &Value) -> Option<Usd> {
+        let dollars = body.pointer(pointer)?.as_f64()?;
         Usd::from_dollars(dollars).filter(|cost| *cost >= Usd::ZERO)
     }
 }
@@ -194,6 +208,8 @@ pub struct Dependencies {
     pub endpoints: Arc<Registry>,
     /// The groups of servers that share memory.
     pub groups: Arc<Groups>,
+    /// The jobs of models that workers run, which outlive the runners that place them.
+    pub jobs: Arc<Jobs>,
 }
 
 impl Dependencies {
@@ -213,8 +229,8 @@ impl Dependencies {
         let builtins = BuiltinContext::new(sources.clone(), workers);
         let client = Client::trusted();
         let endpoints = Arc::default();
-        let (room, groups) = (Arc::default(), Arc::default());
-        Self { builtins, sources, client, guard, room, endpoints, groups }
+        let (room, groups, jobs) = (Arc::default(), Arc::default(), Arc::default());
+        Self { builtins, sources, client, guard, room, endpoints, groups, jobs }
     }
 }
 

@@ -102,6 +102,13 @@ pub fn on_behalf_of<F: Future>(
     SCOPE.scope(Arc::new(scope), work)
 }
 
+/// Awaits `work`, which waits for something that others release. The time does not count toward the
+/// time limit of [`timeout`].
+pub async fn waiting<F: Future>(work: F) -> F::Output {
+    let _waiting = Waiting::begin();
+    work.await
+}
+
 /// The organization for which this task works; `None` is the service itself.
 #[must_use]
 pub fn holder() -> Option<OrganizationId> {

@@ -250,6 +250,8 @@ fn describe_gauges() {
         ("orrery_model_healthy", "Whether a model is expected to answer: 1, or 0 while it fails"),
         ("orrery_model_running", "Running predictions and steps of a model"),
         ("orrery_model_queued", "Predictions and steps queued for a model"),
+        ("orrery_model_waiting", "Predictions and steps that no worker of a model has claimed"),
+        ("orrery_model_workers", "Workers of a model that have called within the last lease"),
         (
             "orrery_endpoint_used",
             "Whether an endpoint of a model with several endpoints is in rotation: 1 or 0",

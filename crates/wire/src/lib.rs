@@ -55,6 +55,7 @@ pub mod usage;
 
 pub mod trigger;
 pub mod webhook_endpoint;
+pub mod worker;
 pub mod workflow;
 
 use serde::{Deserialize, Deserializer};

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::key_policy::{KeyPolicy, KeyPolicyChange};
-use super::model::ModelLoadState;
+use super::model::{ModelLoadState, ModelWorkers};
 use super::{Time, pattern};
 use orrery_domain::account::{
     ApiKey, GRACE_SECONDS_MAX, KEY_DAYS_MAX, KEY_NAME_MAX, LedgerEntry, Organization as Owner,
@@ -545,6 +545,9 @@ pub struct ModelLoad {
     /// The state of the server that this service starts for the model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<ModelLoadState>,
+    /// The jobs and workers of a model that workers run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workers: Option<ModelWorkers>,
 }
 
 /// The models with their load.

@@ -27,6 +27,17 @@ pub struct ModelLoadState {
     pub in_flight: usize,
 }
 
+/// The jobs and workers of a model with the runner `pull`.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ModelWorkers {
+    /// The number of workers that have called within the last lease.
+    pub workers: usize,
+    /// The number of jobs that wait for a worker, without the model's queue.
+    pub waiting: usize,
+    /// The number of jobs that workers have.
+    pub leased: usize,
+}
+
 /// A model. All keys are always present.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(example = json!({

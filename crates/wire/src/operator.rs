@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::Time;
 use super::key_policy::KeyPolicy;
 use super::limits::Limits;
-use super::model::ModelLoadState;
+use super::model::{ModelLoadState, ModelWorkers};
 use orrery_domain::account::{ApiKey, EntryKind, LedgerEntry, Organization as Owner};
 use orrery_domain::chain;
 use orrery_domain::classify::ErrorClass;
@@ -188,6 +188,9 @@ pub struct Model {
     /// The state of the server that this service starts for the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<ModelLoadState>,
+    /// The jobs and workers of a model that workers run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workers: Option<ModelWorkers>,
 }
 
 /// A server of a model.

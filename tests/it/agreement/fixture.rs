@@ -2,6 +2,7 @@
 
 use hyper::Method;
 use orrery_api::Role;
+use orrery_domain::key_policy::{KeyPolicy, Scope};
 use serde_json::{Value, json};
 
 use super::Operation;
@@ -12,12 +13,17 @@ use crate::support::{Service, Upstream};
 const CONFIG: &str = "[agent]\nmodel = 'far'\n[dashboard]\nadmin_api = true\n\
                       [limits.rate]\nrequests_per_second = 100000\nburst = 100000\n";
 
+/// The ID of a job that does not exist.
+const NO_ID: &str = "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f";
+
 pub(super) struct Fixture {
     role: Role,
     service: Service,
     /// Answers as the upstream of chats, and as the model of the agent.
     _upstream: Upstream,
     admin: String,
+    /// A key of a worker.
+    worker: String,
     owner: Person,
     member: String,
     workflow: String,
@@ -41,6 +47,14 @@ impl Fixture {
         let service = Service::configured(&(upstream.config("") + CONFIG)).await;
         let (_, admin) =
             service.running.services.accounts.create_admin_key("test", "test", None).await.unwrap();
+        let policy = KeyPolicy { scopes: Some([Scope::Worker].into()), ..KeyPolicy::default() };
+        let (_, worker) = service
+            .running
+            .services
+            .accounts
+            .create_key_with(service.organization.id, "worker", "test", None, policy)
+            .await
+            .unwrap();
         service.running.services.accounts.create_organization("spare").await.unwrap();
         let owner = service.owner().await;
         service.member(&owner, "member@example.com").await;
@@ -62,6 +76,7 @@ impl Fixture {
             role,
             _upstream: upstream,
             admin,
+            worker,
             owner,
             member,
             workflow,
@@ -79,13 +94,15 @@ impl Fixture {
     /// Sends a body; returns the status and the text of the response.
     pub(super) async fn send(&mut self, operation: &Operation<'_>, body: String) -> (u16, String) {
         let path = self.path(operation).await;
-        let Self { service, role, owner, .. } = self;
+        let Self { service, role, owner, worker, .. } = self;
         let method = operation.method.clone();
         let has_scheme = |name: &str| {
             operation.security.as_array().unwrap().iter().any(|one| one.get(name).is_some())
         };
         let ask = if has_scheme("Session") {
             service.asks(owner, method, &path)
+        } else if path.starts_with("/v1/workers/") {
+            service.ask(*role, method, &path).key(worker)
         } else if *role != Role::Dashboard {
             service.ask(*role, method, &path).key(&service.key)
         } else if has_scheme("Bearer") {
@@ -126,6 +143,7 @@ impl Fixture {
             .replace("{organization}", organization)
             .replace("{owner}", "local")
             .replace("{name}", "a-name")
+            .replace("{job}", NO_ID)
             .replace("{id}", &self.member)
     }
 }

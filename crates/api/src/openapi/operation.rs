@@ -106,12 +106,13 @@ fn path_parameter(name: &str) -> (&'static str, Value) {
     match name {
         "id" => ("The id", uuid()),
         "execution" => ("The ID of the execution", uuid()),
+        "job" => ("The ID of the job", uuid()),
         "workflow" => ("The ID or slug of the workflow", text()),
         "version" => {
             let pattern = format!("^[A-Za-z0-9._-]{{1,{VERSION_ID_MAX}}}$");
             ("The ID of the version", json!({"type": "string", "pattern": pattern}))
         }
-        "slug" => ("The slug of the model, which may contain `/`", text()),
+        "slug" | "model" => ("The slug of the model, which may contain `/`", text()),
         "page" => ("The path of the page", text()),
         "schema" => {
             let names = crate::schemas::NAMES.map(|name| format!("{name}.json"));

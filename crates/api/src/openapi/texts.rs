@@ -102,6 +102,12 @@ pub(super) fn external_docs(role: Role) -> Value {
 const TAGS: &[(&str, &str, &str)] = &[
     ("service", "hosts", "The host itself: name, health, readiness and this document."),
     ("models", "models", "The models that can run, with their input schemas and costs."),
+    (
+        "workers",
+        "workers",
+        "Workers on other machines: claim the jobs of models, and report about them. Needs a key \
+         with the scope `worker`.",
+    ),
     ("predictions", "predictions", "Runs of a model: create, follow, read and cancel."),
     (
         "workflows",

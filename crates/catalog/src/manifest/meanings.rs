@@ -146,6 +146,14 @@ const MEANINGS: &[(&str, &str)] = &[
     ("runner.idle_unload", "How long the model stays in memory without requests."),
     ("runner.load", "When the model is loaded: with its first request, or at the start."),
     ("runner.chat_template", "A chat template that replaces the template in the GGUF file."),
+    (
+        "runner.lease",
+        "How long a worker may be silent before its job goes to another worker, such as `60s`.",
+    ),
+    (
+        "runner.organization",
+        "The organization whose keys may claim jobs, which contain the inputs of all organizations.",
+    ),
     ("runner.version", "The version of the model on the server."),
 ];
 

@@ -238,6 +238,8 @@ fn manifest_runner_refuses_keys_of_other_types() {
         "multipart = {}",
         "files = []",
         "poll = {}",
+        "lease = '1m'",
+        "organization = 'x'",
     ];
     const START: &str = "health start working_dir environment start_timeout stop_timeout load \
                          idle_unload group memory";
@@ -248,6 +250,7 @@ fn manifest_runner_refuses_keys_of_other_types() {
         ("cog", "url urls"),
         ("oip", "url urls model version"),
         ("command", "command mode directory env memory_bytes writable"),
+        ("pull", "lease organization"),
     ] {
         let mut own: Vec<&str> = own.split(' ').collect();
         if own.contains(&"url") {

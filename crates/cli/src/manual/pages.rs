@@ -110,6 +110,10 @@ pub(crate) const EXAMPLES: &[(&str, &str)] = &[
         "Run a model on one input",
         "orrery model test text-sentiment --input '{\"text\": \"Good!\"}'",
     ),
+    (
+        "Run a model on this machine for a service elsewhere",
+        "orrery worker --server https://box.example.com:8080 --key-file worker.key --manifest caption.toml",
+    ),
     ("Run a workflow and print its output", "orrery workflow run mood --input @inputs.json"),
     ("Back up everything while the service runs", "orrery backup orrery.backup"),
     ("Serve every network of this machine", "orrery serve --listen 0.0.0.0 --port 9000"),

@@ -91,7 +91,7 @@ fn output_not_stored(error: files::Error) -> Result<Failure, Error> {
 ///
 /// # Errors
 /// The runner's error, or a failure of class `execution_timeout` or `internal_error`.
-pub(crate) async fn call_runner(
+pub async fn call_runner(
     work: &ModelSpec,
     model: &str,
     job: Job,

@@ -4,9 +4,11 @@
 //! The bytes are given as `data:` URIs, or as `{"path": …}` with the path of a file in the run's
 //! own folder. Other values, such as external URLs, stay unchanged.
 
-use std::io;
+use std::io::{self, Read};
 use std::path::{Component, Path};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use serde_json::Value;
@@ -99,6 +101,49 @@ impl Files {
         let link = Link { organization, key: origin.key, expires_at };
         Ok(self.shared.signed_urls.relative(link, &path).into())
     }
+}
+
+/// Returns an output in which each file of the run's folder is a `data:` URI, for a service on
+/// another machine. `bytes_max` limits the sum of the files.
+///
+/// # Errors
+/// [`Error::Invalid`] and [`Error::TooLarge`] when an artefact is invalid.
+pub async fn inline_artefacts(
+    output: Value,
+    folder: &Path,
+    bytes_max: u64,
+) -> Result<Value, Error> {
+    let mut left = bytes_max;
+    let Value::Array(items) = output else {
+        return inline_artefact(output, folder, &mut left, bytes_max).await;
+    };
+    let mut inlined = Vec::with_capacity(items.len());
+    for item in items {
+        inlined.push(inline_artefact(item, folder, &mut left, bytes_max).await?);
+    }
+    Ok(Value::Array(inlined))
+}
+
+async fn inline_artefact(
+    item: Value,
+    folder: &Path,
+    left: &mut u64,
+    limit: u64,
+) -> Result<Value, Error> {
+    if item.get("path").is_none() {
+        return Ok(item);
+    }
+    let Artefact { source, content_type, .. } = in_folder(&item, folder).await?;
+    let most = *left;
+    let bytes = blocking(move || {
+        let mut bytes = Vec::new();
+        source.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    });
+    let bytes = bytes.await?;
+    let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+    *left = most.checked_sub(length).ok_or(Error::TooLarge { limit })?;
+    Ok(format!("data:{content_type};base64,{}", STANDARD.encode(bytes)).into())
 }
 
 fn in_uri(text: &str) -> Result<Artefact, Error> {

@@ -21,7 +21,7 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 use tokio::sync::{Mutex, RwLock};
 
-pub use self::artefacts::Origin;
+pub use self::artefacts::{Origin, inline_artefacts};
 use self::blobs::{BlobStore, IncomingBlob};
 pub use self::deletion::BlobPin;
 pub use self::list::{Listed, Usage};
