@@ -329,6 +329,126 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/workers/{model}/claim": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Claim a job of a model
+         * @description Leases the job that has waited longest. With `wait`, the response is delayed until there is a job or that many seconds have passed. Each report about the job extends the lease; a job whose lease ends goes to the next claim, under the next attempt number. Needs the scope `worker`, and a key of the organization that the model's manifest names.
+         */
+        post: operations["claim_job"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/workers/jobs/{job}/heartbeat": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Extend the lease of a job
+         * @description Extends the lease of a job. A worker calls this at least every third of the lease, and stops working on the job if the response is 409.
+         */
+        post: operations["extend_job"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/workers/jobs/{job}/log": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Add to the logs of a job
+         * @description Adds text to the logs of the run. Extends the lease.
+         */
+        post: operations["log_job"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/workers/jobs/{job}/part": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Send a part of a job's output
+         * @description Sends a part of the output to the clients that follow the run. Extends the lease. The parts of later attempts are ignored once an attempt has sent a part.
+         */
+        post: operations["send_job_part"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/workers/jobs/{job}/complete": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Complete a job
+         * @description Ends a job with its whole output. If the service stops before it has stored the output, the run is repeated as a new job.
+         */
+        post: operations["complete_job"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/workers/jobs/{job}/fail": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Fail a job
+         * @description Ends a job with an error. Whether the run is repeated or another model runs depends on the model's `retry` and on the fallback chain, as for other models.
+         */
+        post: operations["fail_job"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/workflows": {
         parameters: {
             query?: never;
@@ -1846,6 +1966,298 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/replicate/v1/predictions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List predictions
+         * @description Returns a page of 100 predictions of the organization, over all keys and both APIs. The inputs and outputs of a page are limited to 4 MiB; beyond that, they are null.
+         */
+        get: operations["replicate_list_predictions"];
+        put?: never;
+        /**
+         * Create a prediction with a version
+         * @description Creates a prediction with the model of a version. With the header `Prefer: wait` or `Prefer: wait=N`, the response is delayed until the prediction has ended, for at most 60 or N seconds. The prediction is durable before the response is sent. `webhook` is notified of the events in `webhook_events_filter`; updates with output and logs are sent at most every 500 ms.
+         */
+        post: operations["replicate_create_prediction"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/replicate/v1/predictions/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get a prediction
+         * @description Returns a prediction, whichever API created it. A final status never changes.
+         */
+        get: operations["replicate_get_prediction"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/replicate/v1/predictions/{id}/stream": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Stream the output of a prediction
+         * @description Streams the output and the logs of a prediction from its beginning as they occur, with an API key or with the `token` of `urls.stream`. An `output` that is not a text is JSON. A failed prediction has an `error` event; `done` is the last event in any case.
+         */
+        get: operations["replicate_stream_prediction"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/replicate/v1/predictions/{id}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Cancel a prediction
+         * @description Stops the work and releases its slot. A prediction that has already ended is returned unchanged.
+         */
+        post: operations["replicate_cancel_prediction"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/replicate/v1/models": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List models
+         * @description Returns a page of 25 models, each with its version and the version's schema. The built-in utilities come last.
+         */
+        get: operations["replicate_list_models"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/replicate/v1/models/{owner}/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get a model
+         * @description Returns a model with its version and the version's schema. The owner of a model whose slug has no `/` is `local`.
+         */
+        get: operations["replicate_get_model"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/replicate/v1/models/{owner}/{name}/predictions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Create a prediction with a model
+         * @description Creates a prediction with the model in the path. Otherwise, the request does the same as `POST /replicate/v1/predictions`.
+         */
+        post: operations["replicate_create_model_prediction"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/replicate/v1/models/{owner}/{name}/versions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the versions of a model
+         * @description Returns the only version of a model, as a list.
+         */
+        get: operations["replicate_list_versions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/replicate/v1/models/{owner}/{name}/versions/{version}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get a version of a model
+         * @description Returns a version of a model with its schema.
+         */
+        get: operations["replicate_get_version"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/replicate/v1/files": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List files
+         * @description Returns a page of 100 files of the organization: uploads, and files that models produced.
+         */
+        get: operations["replicate_list_files"];
+        put?: never;
+        /**
+         * Upload a file
+         * @description Stores a file of a multipart form. `urls.get` can be used as an input of models, and read without a key until the file is deleted. A file above `files.max_bytes` or the organization's quota returns 413.
+         */
+        post: operations["replicate_create_file"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/replicate/v1/files/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get a file
+         * @description Returns the record of a file. A deleted or expired file returns 404.
+         */
+        get: operations["replicate_get_file"];
+        put?: never;
+        post?: never;
+        /**
+         * Delete a file
+         * @description Deletes the file; its URL stops working. Repeating the request returns 204 again. An ID that never existed returns 404.
+         */
+        delete: operations["replicate_delete_file"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/replicate/v1/files/{id}/download": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Download a file
+         * @description Returns the bytes of a file. Supports `Range` and conditional requests. The `urls.get` of a file returns the same without a key.
+         */
+        get: operations["replicate_download_file"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/replicate/v1/account": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get the account
+         * @description Returns the organization of the API key.
+         */
+        get: operations["replicate_get_account"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/replicate/v1/webhooks/default/secret": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get the secret that signs webhooks
+         * @description Returns the secret that signs the webhooks of predictions that were created with Replicate's API. Each organization has its own secret, which changes when the operator rotates the service's key.
+         */
+        get: operations["replicate_get_webhook_secret"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export interface webhooks {
     prediction_ended: {
@@ -1862,6 +2274,26 @@ export interface webhooks {
          * @description Sent once to the `webhook_url` of the request that started it, when it has completed or failed. A cancellation sends nothing. Deliveries arrive at least once: deduplicate by the delivery ID. Every attempt sends the same bytes. A failed attempt is repeated with growing delays, by default eight times within ten hours.
          */
         post: operations["on_prediction_ended"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    replicate_prediction: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * A prediction with a `webhook` has started, has new output or logs, or has ended
+         * @description Sent to the `webhook` of a request to Replicate's API for the events in `webhook_events_filter`, a cancellation included. An update, whose status is not final, is sent at most every 500 ms and only once. The end is sent as follows. Deliveries arrive at least once: deduplicate by the delivery ID. Every attempt sends the same bytes. A failed attempt is repeated with growing delays, by default eight times within ten hours.
+         */
+        post: operations["on_replicate_prediction"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2555,6 +2987,26 @@ export interface components {
          * @enum {string}
          */
         StepStatus: "queued" | "running" | "completed" | "failed" | "cancelled" | "skipped";
+        /** @description A job that is leased to the worker. */
+        WorkerJob: {
+            /**
+             * Format: uuid
+             * @description The ID of the job, for the reports about it.
+             */
+            job_id: string;
+            /**
+             * Format: uint32
+             * @description The number of this lease of the job. Each report contains it.
+             */
+            attempt: number;
+            /** @description The input, which is valid under the request schema of the model. */
+            input: unknown;
+            /**
+             * Format: uint64
+             * @description The seconds after which the job goes to another worker unless this worker reports something.
+             */
+            lease_seconds: number;
+        };
         /** @description A workflow with its versions. */
         Workflow: {
             /**
@@ -5025,6 +5477,233 @@ export interface components {
              */
             balance_usd: number;
         };
+        /** @description A prediction, as Replicate's API and its webhooks show it. */
+        ReplicatePrediction: {
+            /**
+             * Format: uuid
+             * @description The ID of the prediction.
+             */
+            id: string;
+            /** @description The requested model, as `owner/name`. */
+            model: string;
+            /** @description The ID of the model's version. */
+            version: string;
+            /** @description The status of the prediction. */
+            status: components["schemas"]["ReplicateStatus"];
+            /**
+             * @description The input, with the defaults of the model's schema filled in. Null if the input is hidden
+             *     or no longer stored.
+             */
+            input: unknown;
+            /** @description The output. Null until the prediction has succeeded, except in updates of a webhook. */
+            output: unknown;
+            /** @description Log output of the attempts. */
+            logs: string;
+            /** @description Why the prediction failed. Null otherwise. */
+            error: string | null;
+            /** @description Durations in seconds. */
+            metrics: components["schemas"]["ReplicateMetrics"];
+            /**
+             * @description Always `api`.
+             * @constant
+             */
+            source: "api";
+            /** @description Whether the input is no longer stored. */
+            data_removed: boolean;
+            /**
+             * Format: date-time
+             * @description When the prediction was created.
+             */
+            created_at: string;
+            /**
+             * Format: date-time
+             * @description When the first attempt started. Null until then.
+             */
+            started_at: string | null;
+            /**
+             * Format: date-time
+             * @description When the prediction ended. Null until then.
+             */
+            completed_at: string | null;
+            /** @description URLs of this prediction. */
+            urls: components["schemas"]["ReplicateUrls"];
+            /** @description A warning for each unknown field of the request. Absent if there are none. */
+            warnings?: string[];
+        };
+        /**
+         * @description The status of a prediction.
+         * @enum {string}
+         */
+        ReplicateStatus: "starting" | "processing" | "succeeded" | "failed" | "canceled";
+        /** @description Durations in seconds. */
+        ReplicateMetrics: {
+            /**
+             * Format: double
+             * @description Seconds from the first attempt to the end. Absent until then.
+             */
+            predict_time?: number | null;
+            /**
+             * Format: double
+             * @description Seconds from the creation to the end. Absent until then.
+             */
+            total_time?: number | null;
+        };
+        /** @description The URLs of a prediction. */
+        ReplicateUrls: {
+            /** @description The URL of this prediction. */
+            get: string;
+            /** @description The URL to cancel this prediction with a POST. */
+            cancel: string;
+            /** @description The URL of the event stream, which works without an API key for a day. */
+            stream: string;
+        };
+        /** @description A page of a list. */
+        ReplicatePageOfReplicatePrediction: {
+            /** @description The URL of the previous page. Null on the first page. */
+            previous: string | null;
+            /** @description The URL of the next page. Null on the last page. */
+            next: string | null;
+            /** @description The items of this page. */
+            results: components["schemas"]["ReplicatePrediction"][];
+        };
+        /**
+         * @description The data of an event in the stream of a prediction: text for `output` and `logs`, JSON for
+         *     `error` and `done`.
+         */
+        ReplicateEvent: components["schemas"]["ReplicateTextEvent"] | components["schemas"]["ReplicateErrorEvent"] | components["schemas"]["ReplicateDoneEvent"];
+        /**
+         * @description Why a prediction ended without success.
+         * @enum {string}
+         */
+        ReplicateDoneReason: "canceled" | "error";
+        /** @description A page of a list. */
+        ReplicatePageOfReplicateModel: {
+            /** @description The URL of the previous page. Null on the first page. */
+            previous: string | null;
+            /** @description The URL of the next page. Null on the last page. */
+            next: string | null;
+            /** @description The items of this page. */
+            results: components["schemas"]["ReplicateModel"][];
+        };
+        /** @description A model. */
+        ReplicateModel: {
+            /** @description The URL of the model in the service's own API. */
+            url: string;
+            /** @description The part of the slug before the first `/`, or `local`. */
+            owner: string;
+            /** @description The rest of the slug. */
+            name: string;
+            /** @description A description for people. */
+            description: string;
+            /**
+             * @description Always `private`: the models belong to this service.
+             * @constant
+             */
+            visibility: "private";
+            /**
+             * Format: uint32
+             * @description Always 0: runs are not counted here.
+             * @constant
+             */
+            run_count: 0;
+            /** @description The model's only version. */
+            latest_version: components["schemas"]["ReplicateVersion"];
+        };
+        /** @description A version of a model. */
+        ReplicateVersion: {
+            /** @description The ID of the version, which no other model's version has. */
+            id: string;
+            /**
+             * Format: date-time
+             * @description When the service was started.
+             */
+            created_at: string;
+            /** @description The version of Cog whose schemas have the form of `openapi_schema`. */
+            cog_version: string;
+            /** @description An OpenAPI document with the schemas `Input` and `Output`. */
+            openapi_schema: {
+                [key: string]: unknown;
+            };
+        };
+        /** @description A page of a list. */
+        ReplicatePageOfReplicateVersion: {
+            /** @description The URL of the previous page. Null on the first page. */
+            previous: string | null;
+            /** @description The URL of the next page. Null on the last page. */
+            next: string | null;
+            /** @description The items of this page. */
+            results: components["schemas"]["ReplicateVersion"][];
+        };
+        /** @description An uploaded file, or an output of a model. */
+        ReplicateFile: {
+            /**
+             * Format: uuid
+             * @description The ID of the file.
+             */
+            id: string;
+            /** @description The name of the file. */
+            name: string;
+            /** @description The content type. */
+            content_type: string;
+            /**
+             * Format: uint64
+             * @description The size in bytes.
+             */
+            size: number;
+            /** @description The SHA-256 hash, as 64 hexadecimal digits. */
+            etag: string;
+            /** @description Hashes of the content by algorithm. */
+            checksums: {
+                [key: string]: string;
+            };
+            /** @description The metadata that the file was uploaded with. */
+            metadata: {
+                [key: string]: unknown;
+            };
+            /**
+             * Format: date-time
+             * @description When the file was created.
+             */
+            created_at: string;
+            /**
+             * Format: date-time
+             * @description When the file is deleted.
+             */
+            expires_at: string;
+            /** @description URLs of this file. */
+            urls: components["schemas"]["ReplicateFileUrls"];
+        };
+        /** @description The URLs of a file. */
+        ReplicateFileUrls: {
+            /** @description The URL of the content, which works without an API key and as an input of models. */
+            get: string;
+        };
+        /** @description A page of a list. */
+        ReplicatePageOfReplicateFile: {
+            /** @description The URL of the previous page. Null on the first page. */
+            previous: string | null;
+            /** @description The URL of the next page. Null on the last page. */
+            next: string | null;
+            /** @description The items of this page. */
+            results: components["schemas"]["ReplicateFile"][];
+        };
+        /** @description The organization of the API key. */
+        ReplicateAccount: {
+            /**
+             * @description Always `organization`.
+             * @constant
+             */
+            type: "organization";
+            /** @description The name of the organization. */
+            username: string;
+            /** @description The name of the organization. */
+            name: string;
+        };
+        /** @description The secret that signs webhooks. */
+        ReplicateWebhookSecret: {
+            /** @description The secret in the form of Standard Webhooks, `whsec_` and Base64. */
+            key: string;
+        };
         /** @description The body of a prediction's webhook (`docs/spec/predictions.md`, "Webhook body"). */
         PredictionWebhook: {
             /**
@@ -5130,6 +5809,27 @@ export interface components {
             error: components["schemas"]["AnthropicErrorBody"];
             /** @description The ID of the request. */
             request_id: string;
+        };
+        /** @description An error (RFC 9457). */
+        ReplicateError: {
+            /** @description The meaning of the status. */
+            title: string;
+            /** @description A message for people. */
+            detail: string;
+            /**
+             * Format: uint16
+             * @description The HTTP status.
+             */
+            status: number;
+            /** @description The fields of the input that do not match the schema. Absent for other errors. */
+            invalid_fields?: components["schemas"]["ReplicateInvalidField"][];
+        };
+        /** @description A field of the input that does not match the schema. */
+        ReplicateInvalidField: {
+            /** @description The field as a JSON pointer. */
+            field: string;
+            /** @description What is wrong. */
+            description: string;
         };
         /** @description The body of the event `prediction.started`. */
         WebhookPredictionStarted: {
@@ -5269,6 +5969,61 @@ export interface components {
             webhook_send_plain_secret?: boolean | null;
             /** @description The name of a fallback chain of this model. */
             fallback_selector?: string | null;
+        };
+        /** @description A sign of life. */
+        WorkerHeartbeat: {
+            /**
+             * Format: uint32
+             * @description The number of the lease.
+             */
+            attempt: number;
+        };
+        /** @description Text that the model has logged. */
+        WorkerLog: {
+            /**
+             * Format: uint32
+             * @description The number of the lease.
+             */
+            attempt: number;
+            /** @description The text, of one or several lines. */
+            log: string;
+        };
+        /** @description A part of the output. */
+        WorkerPart: {
+            /**
+             * Format: uint32
+             * @description The number of the lease.
+             */
+            attempt: number;
+            /** @description The part. All parts together are the output or its beginning. */
+            output: unknown;
+        };
+        /** @description The output of a job. */
+        WorkerOutput: {
+            /**
+             * Format: uint32
+             * @description The number of the lease.
+             */
+            attempt: number;
+            /** @description The whole output. A file is a `data:` URI. */
+            output: unknown;
+            /**
+             * @description What the run used: `input_tokens`, `output_tokens`, and `cost` in US dollars. Other fields
+             *     have no effect unless the manifest's `cost.report` refers to them.
+             */
+            metrics?: components["schemas"]["JsonObject"] | null;
+        };
+        /** @description The error of a job. */
+        WorkerFailure: {
+            /**
+             * Format: uint32
+             * @description The number of the lease.
+             */
+            attempt: number;
+            /** @description What went wrong. The caller sees this text. */
+            error: string;
+            /** @description The class of the error; by default `provider_error`. */
+            classification?: components["schemas"]["ErrorClassification"] | null;
         };
         /**
          * @description A workflow to create. On the base host, the description is optional.
@@ -7006,6 +7761,80 @@ export interface components {
             /** @description The value: 1 to 32768 bytes of text without NUL. The value is never returned. */
             value: string;
         };
+        /**
+         * @description A prediction to create with a version.
+         * @example {
+         *       "version": "local/text-template",
+         *       "input": {
+         *         "template": "Hello {{ name }}!",
+         *         "values": {
+         *           "name": "Ada"
+         *         }
+         *       }
+         *     }
+         */
+        ReplicateNewPrediction: {
+            /** @description The ID of a version, `owner/name`, or `owner/name:id`. */
+            version: string;
+            /** @description The model's input. Must match `components.schemas.Input` of the version's schema. */
+            input: {
+                [key: string]: unknown;
+            };
+            /**
+             * @description The URL to notify of the events in `webhook_events_filter`. An empty string means no
+             *     webhook.
+             */
+            webhook?: string | null;
+            /** @description The earlier form of a webhook that is notified of the end only. Ignored with `webhook`. */
+            webhook_completed?: string | null;
+            /** @description The events to notify the webhook of. Defaults to `output` and `completed`. */
+            webhook_events_filter?: components["schemas"]["ReplicateWebhookEvent"][] | null;
+            /** @description Accepted and ignored, because every prediction can be streamed. */
+            stream?: boolean | null;
+        };
+        /**
+         * @description An event of a prediction.
+         * @enum {string}
+         */
+        ReplicateWebhookEvent: "start" | "output" | "logs" | "completed";
+        /**
+         * @description A prediction to create with the model in the path.
+         * @example {
+         *       "input": {
+         *         "template": "Hello {{ name }}!",
+         *         "values": {
+         *           "name": "Ada"
+         *         }
+         *       }
+         *     }
+         */
+        ReplicateNewRun: {
+            /** @description The model's input. Must match `components.schemas.Input` of the version's schema. */
+            input: {
+                [key: string]: unknown;
+            };
+            /**
+             * @description The URL to notify of the events in `webhook_events_filter`. An empty string means no
+             *     webhook.
+             */
+            webhook?: string | null;
+            /** @description The earlier form of a webhook that is notified of the end only. Ignored with `webhook`. */
+            webhook_completed?: string | null;
+            /** @description The events to notify the webhook of. Defaults to `output` and `completed`. */
+            webhook_events_filter?: components["schemas"]["ReplicateWebhookEvent"][] | null;
+            /** @description Accepted and ignored, because every prediction can be streamed. */
+            stream?: boolean | null;
+        };
+        /** @description A form with a file. */
+        ReplicateFileForm: {
+            /**
+             * Format: binary
+             * @description The content, with a content type and a filename.
+             */
+            content: string;
+            /** @description A JSON object that the record of the file contains. */
+            metadata?: string | null;
+        };
         /** @description `status`: the prediction or the execution was created. */
         CreatedEvent: {
             /**
@@ -8014,6 +8843,18 @@ export interface components {
             legend: {
                 [key: string]: string;
             };
+        };
+        /** @description `output` and `logs`: a part of the text. */
+        ReplicateTextEvent: string;
+        /** @description `error`: why there is no output. */
+        ReplicateErrorEvent: {
+            /** @description A message for people. */
+            detail: string;
+        };
+        /** @description `done`: the prediction has ended. */
+        ReplicateDoneEvent: {
+            /** @description Absent if the prediction has succeeded. */
+            reason?: components["schemas"]["ReplicateDoneReason"] | null;
         };
         /** @description Runs a model of the catalog. */
         WorkflowStepModel: {
@@ -9147,6 +9988,166 @@ export interface operations {
             };
         };
     };
+    claim_job: {
+        parameters: {
+            query?: {
+                /** @description How many seconds to wait for a job */
+                wait?: number;
+                /** @description A name of the worker, for the operator: at most 64 characters. Workers with the same key and name count as one */
+                worker?: string;
+            };
+            header?: never;
+            path: {
+                /** @description The slug of the model, which may contain `/` */
+                model: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The job, leased to this key */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WorkerJob"];
+                };
+            };
+            /** @description There is no job */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    extend_job: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The ID of the job */
+                job: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WorkerHeartbeat"];
+            };
+        };
+        responses: {
+            /** @description The report is accepted */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    log_job: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The ID of the job */
+                job: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WorkerLog"];
+            };
+        };
+        responses: {
+            /** @description The report is accepted */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    send_job_part: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The ID of the job */
+                job: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WorkerPart"];
+            };
+        };
+        responses: {
+            /** @description The report is accepted */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    complete_job: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The ID of the job */
+                job: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WorkerOutput"];
+            };
+        };
+        responses: {
+            /** @description The report is accepted */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    fail_job: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The ID of the job */
+                job: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WorkerFailure"];
+            };
+        };
+        responses: {
+            /** @description The report is accepted */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
     list_workflows: {
         parameters: {
             query?: {
@@ -9747,7 +10748,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description The path of the file */
+                /** @description The ID of the job */
                 job: string;
             };
             cookie?: never;
@@ -9770,7 +10771,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description The path of the file */
+                /** @description The ID of the job */
                 job: string;
             };
             cookie?: never;
@@ -11532,6 +12533,451 @@ export interface operations {
             };
         };
     };
+    replicate_list_predictions: {
+        parameters: {
+            query?: {
+                /** @description The start of the page, as in `next` and `previous` */
+                cursor?: string;
+                /** @description Only predictions created at or after this time */
+                created_after?: string;
+                /** @description Only predictions created before this time */
+                created_before?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A page of predictions, newest first */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReplicatePageOfReplicatePrediction"];
+                };
+            };
+        };
+    };
+    replicate_create_prediction: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description For 24 hours, a repeated request with this key returns the first response */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ReplicateNewPrediction"];
+            };
+        };
+        responses: {
+            /** @description The prediction is created, or has ended */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReplicatePrediction"];
+                };
+            };
+            /** @description The prediction has not ended within the time in `Prefer: wait`; its status is `starting` */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReplicatePrediction"];
+                };
+            };
+        };
+    };
+    replicate_get_prediction: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The prediction */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReplicatePrediction"];
+                };
+            };
+        };
+    };
+    replicate_stream_prediction: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Server-sent events: `output`, `logs`, `error`, and finally `done`. Resumable with `Last-Event-ID` */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": components["schemas"]["ReplicateEvent"];
+                };
+            };
+            /** @description The client has already received `done` */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    replicate_cancel_prediction: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The prediction */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReplicatePrediction"];
+                };
+            };
+        };
+    };
+    replicate_list_models: {
+        parameters: {
+            query?: {
+                /** @description The start of the page, as in `next` and `previous` */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A page of the models */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReplicatePageOfReplicateModel"];
+                };
+            };
+        };
+    };
+    replicate_get_model: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The owner of the model, or `local` */
+                owner: string;
+                /** @description The name */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The model */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReplicateModel"];
+                };
+            };
+        };
+    };
+    replicate_create_model_prediction: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description For 24 hours, a repeated request with this key returns the first response */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                /** @description The owner of the model, or `local` */
+                owner: string;
+                /** @description The name */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ReplicateNewRun"];
+            };
+        };
+        responses: {
+            /** @description The prediction is created, or has ended */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReplicatePrediction"];
+                };
+            };
+            /** @description The prediction has not ended within the time in `Prefer: wait`; its status is `starting` */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReplicatePrediction"];
+                };
+            };
+        };
+    };
+    replicate_list_versions: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The owner of the model, or `local` */
+                owner: string;
+                /** @description The name */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The version */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReplicatePageOfReplicateVersion"];
+                };
+            };
+        };
+    };
+    replicate_get_version: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The owner of the model, or `local` */
+                owner: string;
+                /** @description The name */
+                name: string;
+                /** @description The ID of the version */
+                version: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The version */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReplicateVersion"];
+                };
+            };
+        };
+    };
+    replicate_list_files: {
+        parameters: {
+            query?: {
+                /** @description The start of the page, as in `next` and `previous` */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A page of the files, newest first */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReplicatePageOfReplicateFile"];
+                };
+            };
+        };
+    };
+    replicate_create_file: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "multipart/form-data": components["schemas"]["ReplicateFileForm"];
+            };
+        };
+        responses: {
+            /** @description The file */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReplicateFile"];
+                };
+            };
+        };
+    };
+    replicate_get_file: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The file */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReplicateFile"];
+                };
+            };
+        };
+    };
+    replicate_delete_file: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The file is deleted */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    replicate_download_file: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The bytes, with the content type of the file */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": string;
+                    "*/*": string;
+                };
+            };
+            /** @description The bytes of the `Range` */
+            206: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": string;
+                    "*/*": string;
+                };
+            };
+        };
+    };
+    replicate_get_account: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The organization of the API key */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReplicateAccount"];
+                };
+            };
+        };
+    };
+    replicate_get_webhook_secret: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The secret */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReplicateWebhookSecret"];
+                };
+            };
+        };
+    };
     on_prediction_ended: {
         parameters: {
             query?: never;
@@ -11559,6 +13005,65 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": components["schemas"]["PredictionWebhook"];
+            };
+        };
+        responses: {
+            /** @description The delivery has failed and is not repeated */
+            410: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The next attempt is not made before `Retry-After` */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The next attempt is not made before `Retry-After` */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The delivery is complete */
+            "2XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The next attempt is made as scheduled */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    on_replicate_prediction: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same for all attempts of a delivery */
+                "X-Webhook-Delivery-Id"?: string;
+                /** @description The ID of the delivery. With a secret only */
+                "webhook-id"?: string;
+                /** @description Unix seconds of this attempt. With a secret only */
+                "webhook-timestamp"?: string;
+                /** @description `v1,` and the base64 HMAC-SHA256 of `<id>.<timestamp>.<body>` or, for an endpoint with the signature `v1a`, `v1a,` and the base64 Ed25519 signature. With a secret only */
+                "webhook-signature"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ReplicatePrediction"];
             };
         };
         responses: {

@@ -304,6 +304,29 @@ The status of a step. The last four are final.
 """
 
 
+class WorkerJob(TypedDict):
+    """
+    A job that is leased to the worker.
+    """
+
+    job_id: str
+    """
+    The ID of the job, for the reports about it.
+    """
+    attempt: int
+    """
+    The number of this lease of the job. Each report contains it.
+    """
+    input: Any
+    """
+    The input, which is valid under the request schema of the model.
+    """
+    lease_seconds: int
+    """
+    The seconds after which the job goes to another worker unless this worker reports something.
+    """
+
+
 WorkflowStatus: TypeAlias = Literal["active", "archived", "deleted"]
 """
 The status of a workflow. An archived workflow cannot be triggered.
@@ -1531,6 +1554,135 @@ class Balance(TypedDict):
     """
 
 
+ReplicateStatus: TypeAlias = Literal["starting", "processing", "succeeded", "failed", "canceled"]
+"""
+The status of a prediction.
+"""
+
+
+class ReplicateMetrics(TypedDict):
+    """
+    Durations in seconds.
+    """
+
+    predict_time: NotRequired[Optional[float]]
+    """
+    Seconds from the first attempt to the end. Absent until then.
+    """
+    total_time: NotRequired[Optional[float]]
+    """
+    Seconds from the creation to the end. Absent until then.
+    """
+
+
+class ReplicateUrls(TypedDict):
+    """
+    The URLs of a prediction.
+    """
+
+    get: str
+    """
+    The URL of this prediction.
+    """
+    cancel: str
+    """
+    The URL to cancel this prediction with a POST.
+    """
+    stream: str
+    """
+    The URL of the event stream, which works without an API key for a day.
+    """
+
+
+ReplicateDoneReason: TypeAlias = Literal["canceled", "error"]
+"""
+Why a prediction ended without success.
+"""
+
+
+class ReplicateVersion(TypedDict):
+    """
+    A version of a model.
+    """
+
+    id: str
+    """
+    The ID of the version, which no other model's version has.
+    """
+    created_at: str
+    """
+    When the service was started.
+    """
+    cog_version: str
+    """
+    The version of Cog whose schemas have the form of `openapi_schema`.
+    """
+    openapi_schema: dict[str, Any]
+    """
+    An OpenAPI document with the schemas `Input` and `Output`.
+    """
+
+
+class ReplicatePageOfReplicateVersion(TypedDict):
+    """
+    A page of a list.
+    """
+
+    previous: Optional[str]
+    """
+    The URL of the previous page. Null on the first page.
+    """
+    next: Optional[str]
+    """
+    The URL of the next page. Null on the last page.
+    """
+    results: list[ReplicateVersion]
+    """
+    The items of this page.
+    """
+
+
+class ReplicateFileUrls(TypedDict):
+    """
+    The URLs of a file.
+    """
+
+    get: str
+    """
+    The URL of the content, which works without an API key and as an input of models.
+    """
+
+
+class ReplicateAccount(TypedDict):
+    """
+    The organization of the API key.
+    """
+
+    type: Literal["organization"]
+    """
+    Always `organization`.
+    """
+    username: str
+    """
+    The name of the organization.
+    """
+    name: str
+    """
+    The name of the organization.
+    """
+
+
+class ReplicateWebhookSecret(TypedDict):
+    """
+    The secret that signs webhooks.
+    """
+
+    key: str
+    """
+    The secret in the form of Standard Webhooks, `whsec_` and Base64.
+    """
+
+
 class PredictionWebhook(TypedDict):
     """
     The body of a prediction's webhook (`docs/spec/predictions.md`, "Webhook body").
@@ -1662,6 +1814,21 @@ class AnthropicError(TypedDict):
     """
 
 
+class ReplicateInvalidField(TypedDict):
+    """
+    A field of the input that does not match the schema.
+    """
+
+    field: str
+    """
+    The field as a JSON pointer.
+    """
+    description: str
+    """
+    What is wrong.
+    """
+
+
 class WebhookPredictionStarted(TypedDict):
     """
     The body of the event `prediction.started`.
@@ -1790,6 +1957,66 @@ class NewPrediction(TypedDict):
     fallback_selector: NotRequired[Optional[str]]
     """
     The name of a fallback chain of this model.
+    """
+
+
+class WorkerHeartbeat(TypedDict, closed=True):
+    """
+    A sign of life.
+    """
+
+    attempt: int
+    """
+    The number of the lease.
+    """
+
+
+class WorkerLog(TypedDict, closed=True):
+    """
+    Text that the model has logged.
+    """
+
+    attempt: int
+    """
+    The number of the lease.
+    """
+    log: str
+    """
+    The text, of one or several lines.
+    """
+
+
+class WorkerPart(TypedDict, closed=True):
+    """
+    A part of the output.
+    """
+
+    attempt: int
+    """
+    The number of the lease.
+    """
+    output: Any
+    """
+    The part. All parts together are the output or its beginning.
+    """
+
+
+class WorkerFailure(TypedDict, closed=True):
+    """
+    The error of a job.
+    """
+
+    attempt: int
+    """
+    The number of the lease.
+    """
+    error: str
+    """
+    What went wrong. The caller sees this text.
+    """
+    classification: NotRequired[Optional[ErrorClassification]]
+    """
+    The class of the error; by default `provider_error`.
     """
 
 
@@ -2517,6 +2744,55 @@ class SecretValue(TypedDict, closed=True):
     value: str
     """
     The value: 1 to 32768 bytes of text without NUL. The value is never returned.
+    """
+
+
+ReplicateWebhookEvent: TypeAlias = Literal["start", "output", "logs", "completed"]
+"""
+An event of a prediction.
+"""
+
+
+class ReplicateNewRun(TypedDict):
+    """
+    A prediction to create with the model in the path.
+    """
+
+    input: dict[str, Any]
+    """
+    The model's input. Must match `components.schemas.Input` of the version's schema.
+    """
+    webhook: NotRequired[Optional[str]]
+    """
+    The URL to notify of the events in `webhook_events_filter`. An empty string means no
+    webhook.
+    """
+    webhook_completed: NotRequired[Optional[str]]
+    """
+    The earlier form of a webhook that is notified of the end only. Ignored with `webhook`.
+    """
+    webhook_events_filter: NotRequired[Optional[list[ReplicateWebhookEvent]]]
+    """
+    The events to notify the webhook of. Defaults to `output` and `completed`.
+    """
+    stream: NotRequired[Optional[bool]]
+    """
+    Accepted and ignored, because every prediction can be streamed.
+    """
+
+
+class ReplicateFileForm(TypedDict):
+    """
+    A form with a file.
+    """
+
+    content: bytes
+    """
+    The content, with a content type and a filename.
+    """
+    metadata: NotRequired[Optional[str]]
+    """
+    A JSON object that the record of the file contains.
     """
 
 
@@ -3566,6 +3842,34 @@ class DecisionsAnswerScore(TypedDict):
     legend: dict[str, str]
     """
     The description of each level.
+    """
+
+
+ReplicateTextEvent: TypeAlias = str
+"""
+`output` and `logs`: a part of the text.
+"""
+
+
+class ReplicateErrorEvent(TypedDict):
+    """
+    `error`: why there is no output.
+    """
+
+    detail: str
+    """
+    A message for people.
+    """
+
+
+class ReplicateDoneEvent(TypedDict):
+    """
+    `done`: the prediction has ended.
+    """
+
+    reason: NotRequired[Optional[ReplicateDoneReason]]
+    """
+    Absent if the prediction has succeeded.
     """
 
 
@@ -5577,6 +5881,252 @@ class UsageReport(TypedDict):
     """
 
 
+class ReplicatePrediction(TypedDict):
+    """
+    A prediction, as Replicate's API and its webhooks show it.
+    """
+
+    id: str
+    """
+    The ID of the prediction.
+    """
+    model: str
+    """
+    The requested model, as `owner/name`.
+    """
+    version: str
+    """
+    The ID of the model's version.
+    """
+    status: ReplicateStatus
+    """
+    The status of the prediction.
+    """
+    input: Any
+    """
+    The input, with the defaults of the model's schema filled in. Null if the input is hidden
+    or no longer stored.
+    """
+    output: Any
+    """
+    The output. Null until the prediction has succeeded, except in updates of a webhook.
+    """
+    logs: str
+    """
+    Log output of the attempts.
+    """
+    error: Optional[str]
+    """
+    Why the prediction failed. Null otherwise.
+    """
+    metrics: ReplicateMetrics
+    """
+    Durations in seconds.
+    """
+    source: Literal["api"]
+    """
+    Always `api`.
+    """
+    data_removed: bool
+    """
+    Whether the input is no longer stored.
+    """
+    created_at: str
+    """
+    When the prediction was created.
+    """
+    started_at: Optional[str]
+    """
+    When the first attempt started. Null until then.
+    """
+    completed_at: Optional[str]
+    """
+    When the prediction ended. Null until then.
+    """
+    urls: ReplicateUrls
+    """
+    URLs of this prediction.
+    """
+    warnings: NotRequired[list[str]]
+    """
+    A warning for each unknown field of the request. Absent if there are none.
+    """
+
+
+class ReplicatePageOfReplicatePrediction(TypedDict):
+    """
+    A page of a list.
+    """
+
+    previous: Optional[str]
+    """
+    The URL of the previous page. Null on the first page.
+    """
+    next: Optional[str]
+    """
+    The URL of the next page. Null on the last page.
+    """
+    results: list[ReplicatePrediction]
+    """
+    The items of this page.
+    """
+
+
+ReplicateEvent: TypeAlias = Union[
+    ReplicateTextEvent,
+    ReplicateErrorEvent,
+    ReplicateDoneEvent,
+]
+"""
+The data of an event in the stream of a prediction: text for `output` and `logs`, JSON for
+`error` and `done`.
+"""
+
+
+class ReplicateModel(TypedDict):
+    """
+    A model.
+    """
+
+    url: str
+    """
+    The URL of the model in the service's own API.
+    """
+    owner: str
+    """
+    The part of the slug before the first `/`, or `local`.
+    """
+    name: str
+    """
+    The rest of the slug.
+    """
+    description: str
+    """
+    A description for people.
+    """
+    visibility: Literal["private"]
+    """
+    Always `private`: the models belong to this service.
+    """
+    run_count: Literal[0]
+    """
+    Always 0: runs are not counted here.
+    """
+    latest_version: ReplicateVersion
+    """
+    The model's only version.
+    """
+
+
+class ReplicateFile(TypedDict):
+    """
+    An uploaded file, or an output of a model.
+    """
+
+    id: str
+    """
+    The ID of the file.
+    """
+    name: str
+    """
+    The name of the file.
+    """
+    content_type: str
+    """
+    The content type.
+    """
+    size: int
+    """
+    The size in bytes.
+    """
+    etag: str
+    """
+    The SHA-256 hash, as 64 hexadecimal digits.
+    """
+    checksums: dict[str, str]
+    """
+    Hashes of the content by algorithm.
+    """
+    metadata: dict[str, Any]
+    """
+    The metadata that the file was uploaded with.
+    """
+    created_at: str
+    """
+    When the file was created.
+    """
+    expires_at: str
+    """
+    When the file is deleted.
+    """
+    urls: ReplicateFileUrls
+    """
+    URLs of this file.
+    """
+
+
+class ReplicatePageOfReplicateFile(TypedDict):
+    """
+    A page of a list.
+    """
+
+    previous: Optional[str]
+    """
+    The URL of the previous page. Null on the first page.
+    """
+    next: Optional[str]
+    """
+    The URL of the next page. Null on the last page.
+    """
+    results: list[ReplicateFile]
+    """
+    The items of this page.
+    """
+
+
+class ReplicateError(TypedDict):
+    """
+    An error (RFC 9457).
+    """
+
+    title: str
+    """
+    The meaning of the status.
+    """
+    detail: str
+    """
+    A message for people.
+    """
+    status: int
+    """
+    The HTTP status.
+    """
+    invalid_fields: NotRequired[list[ReplicateInvalidField]]
+    """
+    The fields of the input that do not match the schema. Absent for other errors.
+    """
+
+
+class WorkerOutput(TypedDict, closed=True):
+    """
+    The output of a job.
+    """
+
+    attempt: int
+    """
+    The number of the lease.
+    """
+    output: Any
+    """
+    The whole output. A file is a `data:` URI.
+    """
+    metrics: NotRequired[Optional[JsonObject]]
+    """
+    What the run used: `input_tokens`, `output_tokens`, and `cost` in US dollars. Other fields
+    have no effect unless the manifest's `cost.report` refers to them.
+    """
+
+
 class WorkflowModelFallback(TypedDict, closed=True):
     """
     The model that runs if the step's model fails.
@@ -6505,6 +7055,38 @@ class ScheduleChange(TypedDict, closed=True):
     """
     Whether the webhooks also carry the secret itself, in `X-Webhook-Secret`. Null means the
     service's `webhooks.send_plain_secret`. An update that changes the URL keeps this setting.
+    """
+
+
+class ReplicateNewPrediction(TypedDict):
+    """
+    A prediction to create with a version.
+    """
+
+    version: str
+    """
+    The ID of a version, `owner/name`, or `owner/name:id`.
+    """
+    input: dict[str, Any]
+    """
+    The model's input. Must match `components.schemas.Input` of the version's schema.
+    """
+    webhook: NotRequired[Optional[str]]
+    """
+    The URL to notify of the events in `webhook_events_filter`. An empty string means no
+    webhook.
+    """
+    webhook_completed: NotRequired[Optional[str]]
+    """
+    The earlier form of a webhook that is notified of the end only. Ignored with `webhook`.
+    """
+    webhook_events_filter: NotRequired[Optional[list[ReplicateWebhookEvent]]]
+    """
+    The events to notify the webhook of. Defaults to `output` and `completed`.
+    """
+    stream: NotRequired[Optional[bool]]
+    """
+    Accepted and ignored, because every prediction can be streamed.
     """
 
 
@@ -7833,6 +8415,25 @@ class BatchList(TypedDict):
     has_more: bool
     """
     Whether there is another page.
+    """
+
+
+class ReplicatePageOfReplicateModel(TypedDict):
+    """
+    A page of a list.
+    """
+
+    previous: Optional[str]
+    """
+    The URL of the previous page. Null on the first page.
+    """
+    next: Optional[str]
+    """
+    The URL of the next page. Null on the last page.
+    """
+    results: list[ReplicateModel]
+    """
+    The items of this page.
     """
 
 
