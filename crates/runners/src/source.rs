@@ -1,5 +1,5 @@
-//! Reads the files that an input refers to: `data:` URIs, files of this service, and other http(s)
-//! URLs under the rules for URLs from clients.
+//! Reads the files that an input refers to: `data:` URIs, the URLs of files that this service
+//! stores, and other http(s) URLs, which must pass the egress policy for URLs from clients.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,28 +15,35 @@ use orrery_domain::file;
 use orrery_http::client::{self, Client, Overflow};
 use orrery_http::egress::{Policy, UrlError};
 use orrery_records::files::{self, Files};
+use orrery_runtime::turns::{Turn, Turns};
 
+/// Maximum memory of all requests that contain files. Organizations take turns.
+const MEMORY_MAX: usize = 256 * 1024 * 1024;
 /// Timeout for fetching a file.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
-/// The name of a file whose source has none, without its extension.
+/// Maximum length of the name of a file, in bytes.
+const NAME_BYTES_MAX: usize = 255;
+/// The default name of a file whose source contains no plain name, without an extension.
 const NAMELESS: &str = "file";
 
-/// Reads files.
+/// Reads the files to which inputs refer.
 #[derive(Debug, Clone)]
 pub struct Sources {
     client: Client,
     policy: Arc<Policy>,
     /// Reads the files that the service's own URLs refer to, without HTTP.
     files: Option<Files>,
+    /// The memory of the requests that contain files.
+    memory: Arc<Turns>,
 }
 
 /// A file that was read.
 #[derive(Debug)]
 pub(super) struct Source {
     pub bytes: Bytes,
-    /// Valid in a header.
+    /// The content type, which is a valid header value.
     pub content_type: String,
-    /// A name with an extension, if the source or the content type implies one.
+    /// The file's name. It has an extension if the source or the content type implies an extension.
     pub name: String,
 }
 
@@ -57,6 +64,20 @@ pub(super) enum Error {
     Client(#[from] client::Error),
     #[error("the URL answered {0}")]
     Status(u16),
+    #[error("the file is too large")]
+    TooLarge,
+}
+
+impl Error {
+    /// Whether the file is larger than the limit.
+    pub(super) const fn is_too_large(&self) -> bool {
+        matches!(
+            self,
+            Self::TooLarge
+                | Self::File(files::Error::TooLarge { .. })
+                | Self::Client(client::Error::TooLarge { .. })
+        )
+    }
 }
 
 const fn hint(error: &UrlError) -> &'static str {
@@ -67,11 +88,18 @@ const fn hint(error: &UrlError) -> &'static str {
 }
 
 impl Sources {
-    /// Creates a reader; `policy` checks all URLs except those of `files`.
+    /// Creates a reader; `policy` checks all URLs except the service's own URLs, which `files`
+    /// reads.
     #[must_use]
     pub fn new(policy: Policy, files: Option<Files>) -> Self {
         let client = Client::guarded(policy.clone());
-        Self { client, policy: Arc::new(policy), files }
+        let memory = Turns::new(MEMORY_MAX);
+        Self { client, policy: Arc::new(policy), files, memory }
+    }
+
+    /// Takes memory for a request with files, waiting until there is some.
+    pub(super) async fn memory(&self, bytes: usize) -> Turn {
+        self.memory.take(bytes).await
     }
 
     /// Reads a file of at most `bytes_max` bytes.
@@ -85,7 +113,8 @@ impl Sources {
         if let Some((scheme, data)) = source.split_once(':')
             && scheme.eq_ignore_ascii_case("data")
         {
-            return decode_data(data);
+            let file = decode_data(data)?;
+            return if file.bytes.len() <= bytes_max { Ok(file) } else { Err(Error::TooLarge) };
         }
         let url = self.policy.check_url(source).map_err(Error::Url)?;
         let request = Request::get(url.as_str()).body(Bytes::new())?;
@@ -109,7 +138,12 @@ impl Sources {
 
 impl Source {
     fn new(bytes: Bytes, content_type: String, named: Option<&str>) -> Self {
-        let name = named.filter(|name| !name.is_empty()).unwrap_or(NAMELESS).to_owned();
+        let is_plain = |name: &&str| {
+            !name.is_empty()
+                && name.len() <= NAME_BYTES_MAX
+                && !name.chars().any(|c| c.is_control() || matches!(c, '/' | '\\' | '"'))
+        };
+        let name = named.filter(is_plain).unwrap_or(NAMELESS).to_owned();
         // Some servers choose a decoder by the extension.
         let name = match extension(&content_type) {
             Some(extension) if !name.contains('.') => format!("{name}.{extension}"),
@@ -119,7 +153,7 @@ impl Source {
     }
 }
 
-/// Returns the usual extension of files of a content type.
+/// Returns the usual file extension for a content type.
 fn extension(content_type: &str) -> Option<&str> {
     let essence = content_type.split(';').next().unwrap_or_default().trim();
     Some(match essence {

@@ -142,7 +142,9 @@ pub(super) async fn make(
     let _flight = context.mark_in_flight(item);
     let started = context.clock.now();
     let clock = runtime::monotonic_now();
+    let is_obsolete = is_obsolete(context, &delivery).await?;
     let outcome = match context.store.read_payload(&delivery.body).await {
+        _ if is_obsolete => Outcome::never("the prediction has ended"),
         Ok(body) => {
             let body: Box<str> = body.into();
             let body = Bytes::from(body.into_string());
@@ -153,9 +155,7 @@ pub(super) async fn make(
                 storage::Kind::Damaged => "the stored payload is damaged",
                 storage::Kind::Gone | storage::Kind::TryAgain => "the payload is no longer stored",
             };
-            let mut outcome = Outcome::unsent(reason.to_owned());
-            (outcome.health, outcome.retry) = (Health::Unknown, Retry::Never);
-            outcome
+            Outcome::never(reason)
         }
         Err(error) => return Err(error.into()),
     };
@@ -177,6 +177,16 @@ pub(super) async fn make(
         on_attempt(&delivery);
     }
     Ok(Report::Made { health, next: delivery.progress.next_attempt_at })
+}
+
+/// Returns whether the delivery is an update that was not sent before its prediction ended: the
+/// receiver would get it after the last delivery. A redelivered update is sent anyway.
+async fn is_obsolete(context: &Context, delivery: &Delivery) -> Result<bool, Error> {
+    if !delivery.is_update || delivery.progress.redelivered_at.is_some() {
+        return Ok(false);
+    }
+    let end = rows::load(&context.store, delivery.organization, delivery.execution).await;
+    Ok(end?.is_some())
 }
 
 /// Returns the delivery of `item`. Returns `None` if the row is left over: the row's delivery is
@@ -273,9 +283,7 @@ async fn deliver(
     now: Timestamp,
 ) -> Result<Outcome, String> {
     if let Some(reason) = without_endpoint(context, delivery) {
-        let mut outcome = Outcome::unsent(reason.to_owned());
-        (outcome.health, outcome.retry) = (Health::Unknown, Retry::Never);
-        return Ok(outcome);
+        return Ok(Outcome::never(reason));
     }
     let request = match request(context, delivery, body, now) {
         Ok(request) => request,
@@ -425,6 +433,12 @@ impl Outcome {
             health: Health::Failing,
             retry: Retry::NotBefore(Duration::ZERO),
         }
+    }
+
+    /// Creates the outcome of a delivery that can never be sent, with the given reason.
+    fn never(reason: &str) -> Self {
+        let unsent = Self::unsent(reason.to_owned());
+        Self { health: Health::Unknown, retry: Retry::Never, ..unsent }
     }
 
     fn answered(answer: &Response, now: Timestamp) -> Self {

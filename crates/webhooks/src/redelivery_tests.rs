@@ -104,14 +104,19 @@ async fn update_is_neither_retried_nor_replayed_and_is_deleted_with_its_rows() {
     let fixture = Fixture::started(Options { schedule: vec![hour], ..Options::default() });
     fixture.script.set("a.example", Behaviour::Answers(500));
     let end = delivery(&fixture);
-    let update = Delivery { execution: end.execution, ..delivery(&fixture) }.update();
-    let (end, update) = (fixture.send_delivery(end).await, fixture.send_delivery(update).await);
-    assert_ne!(end, update, "they have rows of their own");
+    let update = || Delivery { execution: end.execution, ..delivery(&fixture) }.update();
+    let (update, late) = (fixture.send_delivery(update()).await, update());
     assert_eq!(fixture.until_attempts(update, 1).await.progress.status, Status::Failed);
+    let (end, late) = (fixture.send_delivery(end).await, fixture.send_delivery(late).await);
+    assert_ne!(end, update, "they have rows of their own");
+    // An update is not sent after the end.
+    let late = fixture.until_attempts(late, 1).await.progress;
+    let said = late.attempts.last().and_then(|attempt| attempt.error.as_deref());
+    assert_eq!((late.status, said), (Status::Failed, Some("the prediction has ended")));
     assert_eq!(fixture.until_attempts(end, 1).await.progress.status, Status::Pending);
     let filter = Filter { execution: Some(end), ..Filter::default() };
     let listed = fixture.outbox.list(fixture.organization, &filter, 0, 10).await.unwrap().0;
-    assert_eq!(listed.len(), 2);
+    assert_eq!(listed.len(), 3);
     let now = fixture.clock.now();
     let (from, to) = (now.before(hour).unwrap(), now.plus(hour));
     assert_eq!(fixture.outbox.replay(fixture.organization, from, to).await.unwrap(), 0);
@@ -119,8 +124,8 @@ async fn update_is_neither_retried_nor_replayed_and_is_deleted_with_its_rows() {
     fixture.script.set("a.example", Behaviour::Answers(200));
     fixture.outbox.redeliver(fixture.organization, update).await.unwrap();
     assert_eq!(fixture.until_attempts(update, 2).await.progress.status, Status::Delivered);
-    assert_eq!(fixture.rows(Table::EndpointDelivery).await, 1);
-    assert_eq!(fixture.outbox.purge_before(fixture.organization, to).await.unwrap(), 1);
+    assert_eq!(fixture.rows(Table::EndpointDelivery).await, 2);
+    assert_eq!(fixture.outbox.purge_before(fixture.organization, to).await.unwrap(), 2);
     assert_eq!(fixture.rows(Table::EndpointDelivery).await, 0);
     fixture.check_standings().await;
 }

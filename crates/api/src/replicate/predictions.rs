@@ -37,16 +37,21 @@ use orrery_wire::replicate::{
 
 /// Number of predictions in a page.
 const PAGE: usize = 100;
-/// Maximum bytes of inputs and outputs in one page. Beyond the limit, they are null.
+/// Maximum total size of the inputs and outputs on one page, in bytes. An input or output that would
+/// exceed this limit is null.
 const SHOWN_MAX: usize = 4 * 1024 * 1024;
-/// Maximum seconds of `Prefer: wait`, which is also the default.
+/// Maximum and default number of seconds for `Prefer: wait`.
 const WAIT_MAX: u64 = 60;
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 
-const INVALID: ResponseDoc =
-    ResponseDoc::error(422, "The version does not exist, or the input does not match its schema");
-const CREATED: ResponseDoc =
-    ResponseDoc::json::<Prediction<'static>>(201, "The prediction is created, or has ended");
+const INVALID: ResponseDoc = ResponseDoc::error(
+    422,
+    "The version does not exist, or the input does not match the model's schema",
+);
+const CREATED: ResponseDoc = ResponseDoc::json::<Prediction<'static>>(
+    201,
+    "The prediction was created; if the request waited, it has also ended",
+);
 const STARTED: ResponseDoc = ResponseDoc::json::<Prediction<'static>>(
     202,
     "The prediction has not ended within the time in `Prefer: wait`; its status is `starting`",
@@ -57,10 +62,10 @@ pub(crate) const CREATE: Doc = Doc {
     request: Some(RequestDoc::json::<NewPrediction>()),
     is_idempotent: true,
     responses: &[CREATED, STARTED, UNPAID, INVALID],
-    description: "Creates a prediction with the model of a version. With the header `Prefer: wait` \
+    description: "Creates a prediction with the model to which the version belongs. With the header `Prefer: wait` \
                   or `Prefer: wait=N`, the response is delayed until the prediction has ended, for \
                   at most 60 or N seconds. The prediction is durable before the response is sent. \
-                  `webhook` is notified of the events in `webhook_events_filter`; updates with \
+                  The service notifies the URL in `webhook` of the events in `webhook_events_filter`; updates with \
                   output and logs are sent at most every 500 ms.",
     ..doc("replicate_create_prediction", "Create a prediction with a version")
 };
@@ -94,7 +99,7 @@ pub(crate) async fn create_with_model(mut context: Context) -> Result<Response, 
     submit(&mut context, &route, read).await
 }
 
-/// Creates a prediction and waits for it as the request prefers. `read` returns the model and the
+/// Creates a prediction and waits for its end for as long as `Prefer` requests. `read` returns the model and the
 /// run.
 async fn submit(
     context: &mut Context,
@@ -129,7 +134,7 @@ async fn submit(
     let mut view = view(services, &context.grant()?, &execution, usize::MAX).await?;
     let is_late = patience.is_some() && !execution.status.is_final();
     if is_late {
-        // After a wait, clients take any other status for a final one.
+        // After a wait, clients treat any other status as final.
         view.status = PredictionStatus::Starting;
     }
     let status = if is_late { StatusCode::ACCEPTED } else { StatusCode::CREATED };
@@ -246,7 +251,7 @@ pub(crate) async fn list(context: Context) -> Result<Response, crate::Error> {
 
 pub(crate) const GET: Doc = Doc {
     responses: &[ResponseDoc::json::<Prediction<'static>>(200, "The prediction"), NO_PREDICTION],
-    description: "Returns a prediction, whichever API created it. A final status never changes.",
+    description: "Returns a prediction, created with this API or with the service's own API. A final status never changes.",
     ..doc("replicate_get_prediction", "Get a prediction")
 };
 
@@ -287,7 +292,8 @@ async fn answer(context: &Context) -> Result<Response, crate::Error> {
     Ok(response::json(StatusCode::OK, &view))
 }
 
-/// Returns the view of a prediction. Inputs and outputs of more than `most` bytes are null.
+/// Returns the view of a prediction. An input or output with more than `most` bytes is
+/// null.
 async fn view<'e>(
     services: &Services,
     grant: &Grant,
@@ -296,7 +302,12 @@ async fn view<'e>(
 ) -> Result<Prediction<'e>, crate::Error> {
     let missing = || not_found(engine::Error::NotFound);
     let prediction = execution.prediction().ok_or_else(missing)?;
-    let fits = |payload: &Payload| usize::try_from(payload.len()).is_ok_and(|len| len <= most);
+    let mut left = most;
+    let mut fits = |payload: &Payload| {
+        let rest = usize::try_from(payload.len()).ok().and_then(|len| left.checked_sub(len));
+        left = rest.unwrap_or(left);
+        rest.is_some()
+    };
     let is_hidden = is_of_foreign_step(services, execution).await?;
     let input = (!is_hidden && fits(&execution.input)).then_some(&execution.input);
     let output = match execution.output.as_ref().is_some_and(fits) {

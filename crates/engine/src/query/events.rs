@@ -161,8 +161,8 @@ impl EventLog {
         let state = self.lock();
         let events: Vec<_> =
             state.retained.iter().filter(|event| event.number > seen).cloned().collect();
-        let first = events.first().map_or(state.newest + 1, |event| event.number);
-        NewEvents { has_gap: first > seen + 1, events, ended: state.ended }
+        let first = events.first().map_or(state.newest.saturating_add(1), |event| event.number);
+        NewEvents { has_gap: first > seen.saturating_add(1), events, ended: state.ended }
     }
 
     /// Resolves once there is an event after `seen` or the log is closed.

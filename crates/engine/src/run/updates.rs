@@ -1,9 +1,9 @@
-//! Webhooks in the form of Replicate's API: their body, which is the whole prediction, and the
-//! updates that they send while a prediction runs.
+//! Webhooks in the format of Replicate's API: their body, which is the whole prediction, and the
+//! updates, which are sent while a prediction runs.
 //!
 //! An update is stored like any delivery, but never retried, and a prediction has at most one
-//! pending update, so a slow receiver gets fewer updates. The commit that ends the prediction
-//! contains the last delivery.
+//! pending update, so a slow receiver gets fewer updates. The delivery at
+//! the end of the prediction is stored in the commit that ends the prediction.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use orrery_domain::model::OutputType;
 use orrery_domain::payload::Payload;
 use orrery_domain::replicate::Event;
 use orrery_records::signed_urls::Link;
-use orrery_runtime::new_id;
+use orrery_runtime::{monotonic_now, new_id};
 use orrery_storage::{self as storage, Commit};
 use orrery_webhooks as webhooks;
 use orrery_wire::Text;
@@ -35,9 +35,10 @@ const INTERVAL: Duration = Duration::from_millis(500);
 const UPDATES_MAX: usize = 1000;
 /// Maximum total size of the updates of one attempt, in bytes.
 const BYTES_MAX: u64 = 16 << 20;
-/// Maximum size of an incomplete output, in bytes. Later updates have no output.
+/// Maximum size of an incomplete output in an update, in bytes. Once the output is larger, updates do
+/// not contain it.
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
-/// Validity of the link to the event stream.
+/// How long the link to the event stream is valid.
 const STREAM_LINK: Duration = Duration::from_secs(24 * 3600);
 
 /// The output of a running attempt so far.
@@ -68,7 +69,8 @@ impl Parts {
         self.parts = Vec::new();
     }
 
-    /// Returns the output so far: a text for a model with texts, otherwise the parts.
+    /// Returns the output so far: one string if the model streams text, otherwise a list of the
+    /// parts.
     fn output(&self, output_type: Option<OutputType>) -> Option<Value> {
         if self.parts.is_empty() {
             return None;
@@ -89,7 +91,7 @@ struct Updates<'a> {
     events: &'a [Event],
     log: Arc<EventLog>,
     output_type: Option<OutputType>,
-    /// The number of the last event of the log that was read.
+    /// The number of the last event that was read from the event log.
     seen: u64,
     parts: Parts,
     /// The newest update.
@@ -99,7 +101,8 @@ struct Updates<'a> {
 }
 
 impl Inner {
-    /// Announces the start of a prediction whose webhook wants to know about it.
+    /// Sends the update for the start of a prediction if its `webhook_events_filter` contains
+    /// `start`.
     pub(crate) async fn announce_start(&self, execution: &Execution) {
         if !wanted(execution).contains(&Event::Start) {
             return;
@@ -157,8 +160,8 @@ impl Inner {
         })
     }
 
-    /// Returns the prediction in the form of Replicate's API. `output` and `logs` are those of a
-    /// running attempt.
+    /// Returns the prediction in the form of Replicate's API. `output` and `logs` come from
+    /// the running attempt.
     pub(crate) async fn replicate_body(
         &self,
         execution: &Execution,
@@ -233,21 +236,31 @@ impl Inner {
 impl Updates<'_> {
     async fn run(&mut self) -> Result<(), Error> {
         let mut has_news = false;
+        let mut next = monotonic_now();
         while self.sent < UPDATES_MAX && self.bytes < BYTES_MAX {
-            if !has_news {
-                self.log.changed(self.seen).await;
-            }
+            // Every event is read at once, because the log keeps only the newest ones.
+            let changed = self.log.changed(self.seen);
+            let is_due = match has_news {
+                true => tokio::time::timeout_at(next, changed).await.is_err(),
+                false => {
+                    changed.await;
+                    false
+                }
+            };
             has_news |= self.read();
-            if has_news && !self.is_pending().await? {
-                self.send().await?;
-                has_news = false;
+            if is_due {
+                if !self.is_pending().await? {
+                    self.send().await?;
+                    has_news = false;
+                }
+                next = monotonic_now() + INTERVAL;
             }
-            tokio::time::sleep(INTERVAL).await;
         }
         Ok(())
     }
 
-    /// Reads the new events of the log. Returns whether the webhook wants to know about one.
+    /// Reads the new events from the event log. Returns whether the webhook must be notified of any
+    /// of these events.
     fn read(&mut self) -> bool {
         let news = self.log.events_since(self.seen);
         if news.has_gap {
@@ -268,7 +281,7 @@ impl Updates<'_> {
         is_wanted
     }
 
-    /// Returns whether the newest update is still to be sent.
+    /// Returns whether the newest update is still pending.
     async fn is_pending(&self) -> Result<bool, Error> {
         let Some(newest) = self.newest else { return Ok(false) };
         let (store, row) = (&self.inner.store, ExecutionId::from(newest.bytes()));
@@ -290,7 +303,8 @@ impl Updates<'_> {
     }
 }
 
-/// Returns the events that the prediction's webhook announces in the form of Replicate's API.
+/// Returns the events that the prediction's webhook announces in the format of
+/// Replicate's API.
 fn wanted(execution: &Execution) -> &[Event] {
     let webhook = execution.webhook.as_ref();
     webhook.and_then(|webhook| webhook.replicate.as_deref()).unwrap_or_default()

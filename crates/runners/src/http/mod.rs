@@ -1,5 +1,5 @@
-//! The runner `http`: any inference server that returns one result per request, or accepts a job and
-//! is asked for its state.
+//! The runner `http`: any inference server that returns one result per request, or that accepts a job
+//! whose state the runner then polls.
 //!
 //! The runner repeats a request only if the request certainly had no effect (`endpoints`), because
 //! retries and fallbacks belong to the engine. A shortened form of the provider's error text is
@@ -19,7 +19,7 @@ use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Method, Request};
 use serde_json::Value;
 
-use self::multipart::Form;
+use self::multipart::{Encoded, Form};
 use self::poll::Poll;
 use super::endpoints::{self, EndpointState, Pool, Readiness, Servers};
 use super::options::{self, Dependencies, Model, Type, secret_header};
@@ -36,6 +36,7 @@ use orrery_domain::model::Usage;
 use orrery_http::client::{self, Client, Response};
 use orrery_http::{connector, content, trace_context};
 use orrery_runtime as runtime;
+use orrery_runtime::turns::Turn;
 
 /// Maximum size of a response, in bytes.
 pub const ANSWER_MAX: usize = 10 * 1024 * 1024;
@@ -54,10 +55,11 @@ struct Options {
     health: Option<String>,
     method: Method,
     headers: Vec<(HeaderName, HeaderValue)>,
-    /// The request body; `None` means the whole input, or the form.
+    /// The request body; `None` means that the body is the form in `multipart`, or the whole input
+    /// if the manifest has no form.
     body: Option<InputTemplate>,
     form: Option<Form>,
-    /// How to follow the job that an answer names.
+    /// How to poll the job whose ID is in the response.
     poll: Option<Poll>,
     /// A JSON pointer to the output; `None` means the whole response.
     output: Option<String>,
@@ -83,8 +85,9 @@ impl Options {
             if headers.iter().any(|(name, _)| name == CONTENT_TYPE) {
                 section.error("headers", "`multipart` sets the header Content-Type".to_owned());
             }
-            if method == Method::GET {
-                section.error("method", "a GET request has no `multipart`".to_owned());
+            if ![Method::POST, Method::PUT, Method::PATCH].contains(&method) {
+                let message = "a request with `multipart` is a POST, PUT or PATCH".to_owned();
+                section.error("method", message);
             }
         }
         let poll = section.optional_section("poll", Poll::read);
@@ -165,6 +168,8 @@ struct HttpRunner {
 struct Content {
     kind: HeaderValue,
     body: Bytes,
+    /// The permit for the memory of a form.
+    _memory: Option<Turn>,
 }
 
 impl HttpRunner {
@@ -179,13 +184,14 @@ impl HttpRunner {
             // probability.
             let boundary = format!("orrery-{}", runtime::new_id::<ExecutionId>());
             let encoded = form.encode(&job.input, &self.sources, &boundary).await;
-            let (kind, body) = encoded
+            let encoded = encoded
                 .map_err(|error| self.unmade(ErrorClass::InvalidUserInput, &error.to_string()))?;
-            return Ok(Content { kind, body });
+            let Encoded { kind, body, memory } = encoded;
+            return Ok(Content { kind, body, _memory: Some(memory) });
         }
         let kind = HeaderValue::from_static("application/json");
         if self.options.method == Method::GET {
-            return Ok(Content { kind, body: Bytes::new() });
+            return Ok(Content { kind, body: Bytes::new(), _memory: None });
         }
         let body = match &self.options.body {
             None => job.input.to_string(),
@@ -197,7 +203,7 @@ impl HttpRunner {
                 body.to_string()
             }
         };
-        Ok(Content { kind, body: Bytes::from(body) })
+        Ok(Content { kind, body: Bytes::from(body), _memory: None })
     }
 
     fn request(&self, url: &str, job: &Job, content: &Content) -> Result<Request<Bytes>, Failure> {
@@ -233,7 +239,7 @@ impl HttpRunner {
         endpoints::ask_readiness(&self.client, request, |status| status.is_success()).await
     }
 
-    /// Fails if the status of a response reports an error.
+    /// Returns an error if the response has an error status.
     async fn check_status(&self, answer: &Response) -> Result<(), super::Error> {
         let status = answer.status.as_u16();
         let Some(class) = ErrorClass::of_http_status(status) else { return Ok(()) };
@@ -268,7 +274,8 @@ impl HttpRunner {
         Ok(Success::new(output, usage))
     }
 
-    /// Returns the part of an answer to which the pointer refers, or the whole answer.
+    /// Returns the value in the response to which the pointer refers, or the whole response if there
+    /// is no pointer.
     fn output_of(&self, pointer: Option<&str>, answer: Value) -> Result<Value, Failure> {
         let Some(pointer) = pointer else { return Ok(answer) };
         answer.pointer(pointer).cloned().ok_or_else(|| {
@@ -288,6 +295,7 @@ impl Runner for HttpRunner {
             let exchange =
                 self.model.exchange_holding(&self.servers, &self.client, ANSWER_MAX, request);
             let (answer, lease) = exchange.await?;
+            drop(content);
             match &self.options.poll {
                 None => {
                     drop(lease);

@@ -1,5 +1,5 @@
-//! Servers that accept a job at once and are then asked for its state. The first answer names the
-//! job, and the run ends when the server reports that the job has ended.
+//! Servers that accept a job at once and whose job state the runner then polls. The first response
+//! contains the job's ID, and the run ends when the server reports that the job has ended.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -23,35 +23,37 @@ use orrery_http::client::{Client, Limits, Overflow, Response};
 use orrery_http::trace_context;
 use orrery_runtime::Tasks;
 
-/// Default time between two questions.
+/// Default time between two requests for the job's state.
 const EVERY: Duration = Duration::from_secs(1);
 const EVERY_MIN: Duration = Duration::from_millis(100);
 const EVERY_MAX: Duration = Duration::from_secs(3600);
-/// Number of consecutive questions without an answer after which a run fails.
+/// Number of consecutive failed requests for the job's state after which the run fails.
 const UNANSWERED_MAX: u32 = 5;
-/// Timeout of a question, and of the request that cancels a job.
+/// Timeout of a request for the job's state, and of the request that cancels a job.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum size of the job's ID, as JSON.
 const ID_BYTES_MAX: usize = 4096;
 /// The name under which URLs refer to the job's ID.
 const ID: &str = "id";
+/// A server, to check the URLs of a manifest.
+const A_SERVER: &str = "http://server";
 
-/// How to follow a job: the table `[runner.poll]`.
+/// How to poll a job: the table `[runner.poll]`.
 #[derive(Debug, PartialEq)]
 pub(super) struct Poll {
-    /// A JSON pointer to the job's ID in the first answer.
+    /// A JSON pointer to the job's ID in the first response.
     id: String,
     url: JobUrl,
     every: Duration,
     until: Rule,
     failed_when: Option<Rule>,
-    /// JSON pointers into the last answer.
+    /// JSON pointers that refer to the last response.
     pub(super) output: Option<String>,
     error: Option<String>,
     cancel: Option<(Method, JobUrl)>,
 }
 
-/// A condition over an answer, whose fields are the roots of references: `$.status`.
+/// A condition on a response. A reference such as `$.status` refers to a field of the response.
 #[derive(Debug)]
 struct Rule {
     written: Value,
@@ -68,7 +70,7 @@ impl PartialEq for Rule {
 #[derive(Debug, PartialEq)]
 struct JobUrl(String);
 
-/// An answer as the scope of a condition.
+/// The response to which the references in a condition refer.
 struct Answer<'a>(&'a Value);
 
 impl Scope for Answer<'_> {
@@ -91,7 +93,7 @@ impl Scope for Answer<'_> {
 }
 
 impl Poll {
-    /// Reads the table.
+    /// Reads the table `[runner.poll]`.
     pub(super) fn read(section: &mut Section<'_>) -> Option<Self> {
         let id = section.required("id", pointer);
         let url = section.required("url", JobUrl::read);
@@ -119,19 +121,26 @@ impl Rule {
 
 impl JobUrl {
     fn read(value: &values::Value<'_>) -> Parsed<Self> {
-        let url = Self(values::string(value)?);
-        let template = url.template("http://server").map_err(|why| problem(value, why))?;
-        let is_id = |root: &Root| matches!(root, Root::Name(name) if name == ID);
-        let references = template.references();
-        let others = references.iter().find(|one| !is_id(one.root()) || !one.path().is_empty());
-        if let Some(other) = others {
-            let message = format!("{other} is not {{{{id}}}}, the only reference allowed here");
-            return Err(problem(value, message));
-        }
-        if references.is_empty() {
+        let text = values::string(value)?;
+        if !text.contains("{{") {
             return Err(problem(value, "must contain {{id}}, the ID of the job".to_owned()));
         }
-        url.of_job("http://server", &Value::from("1")).map_err(|why| problem(value, why))?;
+        Self::parse(text).map_err(|why| problem(value, why))
+    }
+
+    fn parse(text: String) -> Result<Self, String> {
+        if text.starts_with("//") {
+            return Err("must be a URL, or a path that begins with one slash".to_owned());
+        }
+        let url = Self(text);
+        let template = url.template(A_SERVER)?;
+        let is_id = |root: &Root| matches!(root, Root::Name(name) if name == ID);
+        let references = template.references();
+        let other = references.iter().find(|one| !is_id(one.root()) || !one.path().is_empty());
+        if let Some(other) = other {
+            return Err(format!("{other} is not {{{{id}}}}, the only reference allowed here"));
+        }
+        url.of_job(A_SERVER, &Value::from("1"))?;
         Ok(url)
     }
 
@@ -151,6 +160,10 @@ impl JobUrl {
     /// Returns the URL of a job.
     fn of_job(&self, server: &str, id: &Value) -> Result<String, String> {
         let template = self.template(server)?;
+        if let Some(Value::String(url)) = template.constant() {
+            let parsed = url::Url::parse(url).ok().filter(|url| url.has_host());
+            return parsed.map(String::from).ok_or_else(|| "must be a URL or a path".to_owned());
+        }
         let url = UrlTemplate::of(&template).ok_or("must be a URL or a path")?;
         let url = url.map_err(|error| error.to_string())?;
         let id = Named { name: ID, value: id };
@@ -163,13 +176,15 @@ fn cancel(value: &values::Value<'_>) -> Parsed<(Method, JobUrl)> {
     let text = values::string(value)?;
     let wrong = || values::wrong(value, "a method and a URL such as \"DELETE /jobs/{{id}}\"");
     let (method, url) = text.split_once(' ').ok_or_else(wrong)?;
-    let method = method.parse().map_err(|_invalid| wrong())?;
-    let url = JobUrl(url.trim().to_owned());
-    url.of_job("http://server", &Value::from("1")).map_err(|why| problem(value, why))?;
+    let method = method.to_uppercase().parse().map_err(|_invalid| wrong())?;
+    if url.contains(' ') {
+        return Err(wrong());
+    }
+    let url = JobUrl::parse(url.to_owned()).map_err(|why| problem(value, why))?;
     Ok((method, url))
 }
 
-/// Sends a request when dropped, unless the job has ended.
+/// Sends the request that cancels the job when this value is dropped, unless the job has ended.
 struct Cancelling {
     client: Client,
     request: Option<Request<Bytes>>,
@@ -184,7 +199,7 @@ impl Drop for Cancelling {
         }
         let client = self.client.clone();
         Tasks::attend(async move {
-            // A server that cannot be reached has no job to cancel.
+            // Nothing can be cancelled if the server is unreachable.
             let _answer = client.send(request, &limits()).await;
         });
     }
@@ -195,8 +210,8 @@ const fn limits() -> Limits {
 }
 
 impl HttpRunner {
-    /// Follows the job that an answer names, until the job has ended. `server` is the URL of the
-    /// server that accepted the job. Returns the last answer.
+    /// Polls the job whose ID is in the response `accepted`, until the job has ended. `server` is the URL of the
+    /// server that accepted the job. Returns the last response.
     pub(super) async fn follow(
         &self,
         poll: &Poll,
@@ -257,7 +272,7 @@ impl HttpRunner {
         }
     }
 
-    /// Asks for the state of a job.
+    /// Requests the state of a job.
     async fn ask(&self, url: &str, job: &Job) -> Result<Value, Failure> {
         let request = self.of_job(Method::GET, url, job)?;
         let answer = self.client.send_when_able(request, &limits()).await;
@@ -281,7 +296,7 @@ impl HttpRunner {
     }
 }
 
-/// Returns whether the server may answer the next question about the job.
+/// Returns whether the next request for the job's state may succeed after an error of this class.
 const fn is_temporary(class: ErrorClass) -> bool {
     matches!(
         class,

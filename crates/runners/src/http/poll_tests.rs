@@ -1,4 +1,4 @@
-//! Tests forms and jobs with a server that answers as scripted and records the requests.
+//! Tests forms and jobs with a server that sends scripted responses and records the requests.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,7 +15,8 @@ use orrery_runtime::Tasks;
 
 const PATIENT: Duration = Duration::from_secs(30);
 
-/// A server that gives one scripted answer to each request, and the last one to all others.
+/// A server that sends the scripted responses in order, and repeats the last response for all
+/// further requests.
 struct Scripted {
     port: u16,
     requests: Arc<Mutex<Vec<String>>>,
@@ -111,7 +112,7 @@ until = { expression = "$.status", operator = "equals", value = "done" }
 failed_when = { expression = "$.status", operator = "in", value = ["failed", "lost"] }
 output = "/result"
 error = "/reason"
-cancel = "DELETE /jobs/{{id}}"
+cancel = "delete /jobs/{{id}}"
 "#;
 
 #[tokio::test]
@@ -242,19 +243,38 @@ async fn multipart_refuses_files_that_it_cannot_read() {
     assert!(server.lines().is_empty(), "no request was sent");
 }
 
+#[tokio::test]
+async fn multipart_limits_its_parts_and_their_size() {
+    let server = Scripted::start(&[(200, json!({}))]).await;
+    let runner = server.runner("multipart = { a = \"{{input.a}}\", b = \"{{input.a}}\" }");
+    for (value, expect) in [
+        (json!(vec![1; 1001]), "its form has more than 1000 fields"),
+        (json!("x".repeat(5 * 1024 * 1024)), "are larger than 8388608 bytes"),
+    ] {
+        let error = runner.run(job(json!({"a": value}))).await.unwrap_err();
+        assert_eq!(error.failure.class, ErrorClass::InvalidUserInput);
+        assert!(error.to_string().contains(expect), "{error}: {expect}");
+    }
+    assert!(server.lines().is_empty(), "no request was sent");
+}
+
 #[test]
 fn poll_and_multipart_refuse_mistakes_in_manifests() {
     let poll = |change: &dyn Fn(&str) -> String| change(POLL);
     for (manifest, expect) in [
-        ("files = [\"x\"]".to_owned(), "`files` names fields of `multipart`"),
+        ("files = [\"x\"]".to_owned(), "`files` requires `multipart`"),
         ("multipart = {a = \"1\"}\nfiles = [\"b\"]".to_owned(), "\"b\" is not a field"),
         ("multipart = {a = \"1\"}\nbody = {}".to_owned(), "either `body` or `multipart`"),
-        ("multipart = {a = \"1\"}\nmethod = \"GET\"".to_owned(), "a GET request has no"),
+        ("multipart = {a = \"1\"}\nmethod = \"GET\"".to_owned(), "is a POST, PUT or PATCH"),
         ("multipart = {a = \"{{x.y}}\"}".to_owned(), "is not a reference to the input"),
         (poll(&|text| text.replace("{{id}}?", "?")), "must contain {{id}}"),
         (poll(&|text| text.replace("{{id}}?", "{{input.a}}?")), "is not {{id}}"),
         (poll(&|text| text.replace("\"/jobs/{{id}}?", "\"http://{{id}}/?")), "in its scheme, host"),
-        (poll(&|text| text.replace("DELETE /", "/")), "a method and a URL such as"),
+        (poll(&|text| text.replace("delete /", "/")), "a method and a URL such as"),
+        (poll(&|text| text.replace("delete /", "del ete /")), "a method and a URL such as"),
+        (poll(&|text| text.replace("delete /jobs/{{id}}", "delete /{{input.x}}")), "is not {{id}}"),
+        (poll(&|text| text.replace("\"/jobs/{{id}}?", "\"//jobs/{{id}}?")), "with one slash"),
+        ("multipart = {\"\" = \"1\"}".to_owned(), "must not be empty"),
         (poll(&|text| text.replace("\"in\"", "\"is\"")), "the condition"),
         (poll(&|text| text.replace("100ms", "1ms")), "100ms"),
     ] {
