@@ -23,13 +23,13 @@ def post(path, **fields):
 
 
 def keep(job, ended):
-    """Extends the lease until the job has ended. A model that can stop early does so on an error."""
+    """Extends the lease until the job has ended. A model that can stop early should stop when this fails."""
     while not ended.wait(job["lease_seconds"] / 3):
         post(f"jobs/{job['job_id']}/heartbeat", attempt=job["attempt"])
 
 
 def run(given):
-    """The model."""
+    """Runs the model: replace this with your own code."""
     return f"{given['n']} squared is {given['n'] ** 2}"
 
 
@@ -53,4 +53,4 @@ while True:
     try:
         post(f"jobs/{job['job_id']}/{what}", attempt=job["attempt"], **report)
     except (urllib.error.URLError, OSError) as error:
-        print(f"the service does not take the result: {error}", file=sys.stderr)
+        print(f"the service does not accept the result: {error}", file=sys.stderr)

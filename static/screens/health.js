@@ -36,7 +36,7 @@ export function List() {
       <p class="quiet">For the same list with a fix for each problem, run <code>orrery doctor</code></p>`}</${Loaded}></${Page}>`;
 }
 
-// The workers of a model, and the jobs that no worker has claimed.
+// The number of a model's workers, and of its jobs that no worker has claimed.
 function workersOf({ workers, waiting }) {
   const present = workers === 1 ? "1 worker" : `${count(workers)} workers`;
   return waiting === 0 ? present : `${present}, ${count(waiting)} unclaimed`;

@@ -1,5 +1,5 @@
-//! Jobs of workers while the service and the workers are killed: each prediction ends and is charged
-//! exactly once, with the right output.
+//! Workers run jobs while the test kills the service and the workers: each prediction ends and is
+//! charged exactly once, with the right output.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -16,7 +16,7 @@ use crate::support::service::Setup;
 use crate::support::{count_from, eventually};
 
 const WORKERS: usize = 3;
-/// Writes `<n> squared is <n * n>` after a moment.
+/// The model's program, which writes `<n> squared is <n * n>` after a moment.
 const PROGRAM: &str = r#"while read -r line; do
 id=${line#*\"id\":\"}; id=${id%%\"*}
 n=${line#*\"n\":}; n=${n%%[!0-9]*}
@@ -25,7 +25,8 @@ echo "{\"id\":\"$id\",\"output\":\"$n squared is $((n * n))\"}"
 done
 "#;
 
-/// What a worker needs.
+/// The machine of a worker: a folder with its key, manifest and program, and the URL of the
+/// service.
 struct Machine {
     folder: PathBuf,
     url: String,
@@ -63,7 +64,7 @@ impl Drop for Worker {
     }
 }
 
-/// `ORRERY_CRASH_JOBS=1000 ORRERY_CRASH_JOBS_PAUSE=5` is the long form.
+/// `ORRERY_CRASH_JOBS=1000 ORRERY_CRASH_JOBS_PAUSE=5` makes the test longer.
 #[test]
 fn jobs_end_once_while_service_and_workers_are_killed() {
     let count = count_from("ORRERY_CRASH_JOBS", 240);

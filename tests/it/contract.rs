@@ -195,7 +195,7 @@ async fn pull() {
         timeout: "500ms",
     };
     let service = Service::start().await;
-    // The models exist before their workers claim.
+    // Creates the models before their workers claim jobs.
     drop(Contract::new(&service, &subject).await);
     tokio::select! {
         () = hold(&service, &subject) => {}

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::support::{Ask, Service};
 
 const REFUSAL: &str = r#"{"error":"Invalid or missing API key"}"#;
-/// The error below `/replicate`.
+/// The body of the response to a request without a key on a route below `/replicate`.
 const PROBLEM: &str =
     r#"{"title":"Unauthorized","detail":"Invalid or missing API key","status":401}"#;
 

@@ -1,4 +1,4 @@
-//! Models with the runner `pull`: workers claim their jobs over the API, also as real processes of
+//! Models with the runner `pull`: the tests claim jobs over the API, or start real processes of
 //! `orrery worker`.
 
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 use crate::chains;
 use crate::support::{Answer, Ask, Service, lane_is_free, signal, until};
 
-/// Returns the manifest of a model that workers run.
+/// Returns a manifest with the runner `pull`.
 fn manifest(lease: &str, more: &str) -> String {
     format!(
         "slug = 'far'\noutput_type = 'string'\nconcurrency = 512\ntimeout = '60s'\n{more}\n\
@@ -36,7 +36,7 @@ fn worker_policy() -> KeyPolicy {
     KeyPolicy { scopes: Some([Scope::Worker].into()), ..KeyPolicy::default() }
 }
 
-/// Starts a service with the model `far`; returns a key of its workers.
+/// Starts a service with the model `far`; also returns a key for the model's workers.
 async fn start(lease: &str, more: &str) -> (Service, String) {
     let service = Service::start().await;
     service.manifest(&manifest(lease, more));
@@ -44,8 +44,8 @@ async fn start(lease: &str, more: &str) -> (Service, String) {
     (service, key)
 }
 
-/// Acts as the worker of a model with the input `{"do": …}`: `good` succeeds, `fail` fails, and all
-/// other jobs take forever.
+/// Acts as a worker of a model whose jobs have the input `{"do": …}`: `good` succeeds, `fail`
+/// fails, and all other jobs take forever.
 pub(crate) async fn obey(service: &Service, slug: &str) {
     let key = key_of(service, service.organization.id, worker_policy()).await;
     let path = format!("/v1/workers/{slug}/claim?wait=60");
@@ -140,8 +140,8 @@ async fn lease_that_ends_gives_the_job_to_the_next_attempt() {
     let job = claimed(&service, &key).await;
     let next = claimed(&service, &key).await;
     assert_eq!((&next["job_id"], &next["attempt"]), (&job["job_id"], &json!(2)));
-    let stale = "the lease of attempt 1 of this job has ended, and the job went back to the queue; \
-                 stop working on it";
+    let stale = "the lease of attempt 1 of this job has ended, and the job went back to the \
+                 queue; stop working on the job";
     for (what, more) in [
         ("heartbeat", json!({})),
         ("log", json!({"log": "x"})),
@@ -197,8 +197,8 @@ async fn only_worker_keys_of_the_organization_in_the_manifest_claim() {
     let stranger = key_of(&service, other, worker_policy()).await;
     ask_claim(&service, &stranger, 0).send().await.expect_error(
         403,
-        "this key may not claim jobs of the model 'far', whose workers belong to the organization \
-         default: `runner.organization` of its manifest names it",
+        "this key may not claim jobs of the model 'far': the key must belong to the organization \
+         default, which the model's manifest names in `runner.organization`",
     );
     let narrow = KeyPolicy { models: Some(vec!["near".to_owned()]), ..worker_policy() };
     let narrow = key_of(&service, service.organization.id, narrow).await;
@@ -219,7 +219,7 @@ async fn only_worker_keys_of_the_organization_in_the_manifest_claim() {
     service.manifest(&(manifest("30s", "") + "organization = 'other'\n"));
     assert_eq!(ask_claim(&service, &stranger, 0).send().await.status, 204);
     ask_claim(&service, &key, 0).send().await.expect(403);
-    // The job of the earlier manifest is still with its worker.
+    // The job that was created with the earlier manifest is still leased to its worker.
     let end = json!({"output": "x"});
     assert_eq!(report(&service, &key, &job, "complete", 1, end).await.status, 204);
 }
@@ -249,7 +249,7 @@ async fn claim_whose_client_leaves_takes_no_job() {
         let left = ask_claim(&service, &key, 60).header("connection", "close").send();
         assert!(timeout(Duration::from_millis(200), left).await.is_err(), "the claim waited");
     }
-    // The service notices that the client has left, not only that it is silent.
+    // Time for the service to notice that the clients have disconnected.
     sleep(Duration::from_millis(300)).await;
     let id = service.create("far", json!({})).await;
     until("a waiting job", async || (workers().await.waiting == 1).then_some(())).await;
@@ -259,13 +259,13 @@ async fn claim_whose_client_leaves_takes_no_job() {
     assert_eq!(service.ended(&id).await["output"], "x");
 }
 
-/// A folder with what a worker process needs.
+/// A folder with the key, the manifest and the program of a worker process.
 struct Machine {
     folder: tempfile::TempDir,
     url: String,
 }
 
-/// A program that logs its process and sleeps for `sleep` seconds; its output is `<n> squared is
+/// A program that logs its process ID and sleeps for `sleep` seconds; its output is `<n> squared is
 /// <n * n>`.
 const PROGRAM: &str = r#"while read -r line; do
 id=${line#*\"id\":\"}; id=${id%%\"*}
@@ -376,7 +376,7 @@ async fn worker_process_sends_parts_and_files() {
     let events = service.ask(Role::Base, Method::GET, &events).key(&service.key).send().await.text;
     assert!(events.contains("event: output\n") && events.contains("3 squared "), "{events}");
     drop(worker);
-    // A file of the program's own folder, on a machine that does not share it with the service.
+    // The output is a file in the program's own folder, which the service does not share.
     let program = r#"read -r line
 id=${line#*\"id\":\"}; id=${id%%\"*}
 folder=${line#*\"folder\":\"}; folder=${folder%%\"*}
@@ -412,7 +412,7 @@ async fn worker_process_finishes_its_jobs_after_sigterm() {
         .await;
     }
     assert!(signal(worker.id().unwrap(), Signal::TERM));
-    while !said.next_line().await.unwrap().unwrap().contains("taking no further jobs") {}
+    while !said.next_line().await.unwrap().unwrap().contains("finishing the running jobs") {}
     let late = service.create("far", json!({"n": 2, "sleep": 0})).await;
     are_right(&service, &ids).await;
     let ended = timeout(Duration::from_secs(60), worker.wait()).await.unwrap().unwrap();

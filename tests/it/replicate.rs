@@ -23,7 +23,7 @@ fn post(service: &Service, path: &str, body: &Value) -> Ask {
     ask(service, Method::POST, path).json(body)
 }
 
-/// Creates a prediction of a model of the owner `local` and returns it.
+/// Creates a prediction with a model whose owner is `local`, and returns the prediction.
 pub(crate) async fn create(service: &Service, model: &str, body: Value) -> Value {
     let path = format!("models/local/{model}/predictions");
     post(service, &path, &body).send().await.expect(201)
@@ -106,7 +106,7 @@ async fn replicate_waits_as_the_request_prefers() {
     let body = json!({"input": {}});
     let path = "models/local/slow/predictions";
     let late = post(&service, path, &body).header("prefer", "wait=1").send().await.expect(202);
-    // Clients take any other status for a final one.
+    // Clients treat any other status as final.
     assert_eq!((&late["status"], &late["output"]), (&json!("starting"), &Value::Null));
     let at_once = post(&service, path, &body).send().await.expect(201);
     assert_eq!(at_once["completed_at"], Value::Null);
@@ -355,7 +355,7 @@ async fn replicate_stream_has_output_and_done() {
     assert_eq!(events(&resume(ids[1]).await), pairs(&expected[2..]));
     assert_eq!(resume(ids.last().unwrap()).await.status, 204);
 
-    // A model without parts gives its output as a whole.
+    // If a model does not stream its output, the stream contains the whole output in one event.
     let made = create(&service, "text-template", json!({"input": template("a")})).await;
     assert_eq!(events(&stream(&service, &made).await), pairs(&[("output", "a"), ("done", "{}")]));
 }

@@ -1,4 +1,4 @@
-//! Webhooks in the form of Replicate's API: events, updates, signatures and cancellation.
+//! Webhooks in the format of Replicate's API: events, updates, signatures and cancellation.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ async fn replicate_webhook_is_the_signed_prediction() {
     let hook = receiver.next().await;
     let prediction = ended(&service, &made["id"]).await;
     let mut sent = hook.json();
-    // Each view has a link of its own.
+    // Each response and webhook contains a different link to the stream.
     sent["urls"]["stream"] = prediction["urls"]["stream"].clone();
     assert_eq!(sent, prediction);
     let secret = service.get("/replicate/v1/webhooks/default/secret").await.expect(200);
@@ -45,7 +45,7 @@ async fn replicate_webhook_is_the_signed_prediction() {
     let path = "/replicate/v1/webhooks/default/secret";
     let other = service.ask(Role::Base, Method::GET, path).key(&service.other_key).send().await;
     assert_ne!(other.expect(200)["key"], secret);
-    // The earlier form of the request announces only the end.
+    // A webhook in the older field `webhook_completed` is notified only of the end.
     let fields = json!({"input": input, "webhook_completed": receiver.url()});
     let made = create(&service, "text-template", fields).await;
     assert_eq!(receiver.next().await.json()["id"], made["id"]);
@@ -67,7 +67,7 @@ async fn replicate_webhook_filter_selects_events() {
     provider.release(1);
     let end = receiver.next().await.json();
     assert_eq!((&end["status"], &end["output"]), (&json!("succeeded"), &json!({"held": true})));
-    // The deliveries are in the list of the execution, and an update is not sent again.
+    // The list of the execution's deliveries contains the update, which cannot be sent again.
     let path = format!("/v1/webhooks?execution={}", made["id"].as_str().unwrap());
     let list = service.get(&path).await.expect(200);
     assert_eq!(list["total_count"], 2, "{list}");
@@ -112,7 +112,7 @@ async fn replicate_webhook_reports_logs_while_they_come() {
     let made = create(&service, "talker", body(&receiver, json!({}), json!(["logs"]))).await;
     let update = receiver.next().await.json();
     assert_eq!((&update["status"], &update["logs"]), (&json!("processing"), &json!("one")));
-    // The end is the last update.
+    // The delivery at the end is the last update.
     service.cancel(made["id"].as_str().unwrap()).await.expect(200);
     let end = receiver.next().await.json();
     assert_eq!((&end["status"], &end["logs"]), (&json!("canceled"), &json!("one")));
@@ -129,15 +129,16 @@ async fn replicate_webhook_updates_wait_for_the_receiver() {
     provider.say("one");
     assert_eq!(receiver.next().await.json()["output"], "one");
     provider.say(" two");
-    // Time for two more updates. While an update is pending, no other update is made.
+    // Long enough for two more updates: while an update is pending, the service sends no other
+    // update.
     tokio::time::sleep(Duration::from_millis(1200)).await;
     provider.finish();
-    // The end does not wait for the update.
+    // The delivery at the end does not wait for the pending update.
     let end = receiver.next().await.json();
     assert_eq!((&end["status"], &end["output"]), (&json!("succeeded"), &json!("one two")));
     receiver.let_go();
     receiver.let_go();
-    // The update has failed, and is not repeated.
+    // The update has failed, and is not retried.
     let path = format!("/v1/webhooks?execution={}", made["id"].as_str().unwrap());
     let failed = until("failed update", async || {
         let list = service.get(&path).await.expect(200);

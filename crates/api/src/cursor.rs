@@ -1,8 +1,8 @@
 //! Cursors: signed positions in a list, which clients cannot forge.
 //!
-//! A cursor contains the ID after which its page begins, and may contain the IDs after which the
-//! pages before begin. The cursor is valid only for the same list, organization, filters and limit.
-//! The service does not store cursors.
+//! A cursor contains the ID after which its page begins, and can also contain the IDs after which
+//! the previous pages begin. The cursor is valid only for the same list, organization, filters and
+//! limit. The service does not store cursors.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -18,8 +18,8 @@ pub(crate) fn behind<T: Id>(services: &Services, asked: &str, id: T) -> String {
     behind_all(services, asked, &[id])
 }
 
-/// Returns the cursor for the page after the last of `ids`; the others are the starts of the pages
-/// before.
+/// Returns the cursor for the page that begins after the last ID in `ids`. The previous pages begin
+/// after the earlier IDs.
 pub(crate) fn behind_all<T: Id>(services: &Services, asked: &str, ids: &[T]) -> String {
     let ids: Vec<u8> = ids.iter().flat_map(|id| id.bytes()).collect();
     URL_SAFE_NO_PAD.encode([&ids[..], &services.sealer.mac(&signed(asked, &ids))].concat())

@@ -158,7 +158,7 @@ impl Host {
         role: Role,
         access: Access,
     ) -> Result<(), http::router::Error> {
-        // The routes of workers are for API keys alone.
+        // Only API keys may call the worker routes.
         let is_of_api = |route: &&Route| {
             let is_for_all = route.needs != Needs::Work && !Self::is_of_every_host(route);
             route.hosts.contains(&role) && is_for_all

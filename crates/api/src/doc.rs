@@ -63,7 +63,7 @@ pub enum ErrorForm {
     OpenAiOnly,
     /// Anthropic's error body.
     Anthropic,
-    /// Replicate's error body: the routes below `/replicate`.
+    /// Replicate's error body, for the routes below `/replicate`.
     Replicate,
 }
 

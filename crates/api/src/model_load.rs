@@ -80,7 +80,7 @@ pub(crate) fn of_model(model: &catalog::Model, now: Timestamp) -> Option<ModelLo
     model.runner.managed().map(|server| state(server, now))
 }
 
-/// Returns the jobs and workers of a model, if workers run it.
+/// Returns the numbers of jobs and workers if the model's runner is `pull`.
 pub(crate) fn workers_of(model: &catalog::Model) -> Option<ModelWorkers> {
     let situation = model.runner.pull()?.situation();
     let (workers, waiting, leased) = (situation.workers, situation.waiting, situation.leased);

@@ -33,8 +33,8 @@ pub enum Needs {
     Upload,
     Read,
     Secrets,
-    /// The scope `worker`, which nothing implies: neither a key without scopes, nor a session, nor
-    /// the operator.
+    /// The scope `worker`. Only keys that list this scope have it: keys without a list of scopes,
+    /// sessions and the operator do not.
     Work,
     /// `read`, or a key that created the resource in the path.
     Own,
@@ -185,7 +185,8 @@ async fn creator_of(
     }
 }
 
-/// The headers with a limit, what remains of it, and the time until it is whole again.
+/// The headers with a limit, the remaining part of the limit, and the time until the full limit is
+/// available again.
 const REQUEST_RATE: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-limit-requests"),
     HeaderName::from_static("x-ratelimit-remaining-requests"),

@@ -164,8 +164,8 @@ pub(crate) async fn post_for_url(context: Context) -> Result<Response, crate::Er
     Ok(response::json(StatusCode::OK, &FileUrl { url }))
 }
 
-/// Stores the file in a form, which is in the field `content`. The form of Replicate's API has
-/// `metadata` in addition, and no other field.
+/// Stores the file in a form's field `content`. In Replicate's API, the form may also have the
+/// field `metadata`, and no others.
 pub(crate) async fn take_form(context: Context, content: &str) -> Result<File, crate::Error> {
     let grant = context.grant()?;
     let organization = grant.organization;

@@ -30,21 +30,21 @@ pub(crate) const CLAIM: Doc = Doc {
         Param::new(
             "worker",
             Kind::Text,
-            "A name of the worker, for the operator: at most 64 characters. Workers with the same key and name count \
-             as one",
+            "The worker's name, with at most 64 characters. Workers with the same key and name \
+             are counted as one",
         ),
     ],
     responses: &[
-        ResponseDoc::json::<Job>(200, "The job, leased to this key"),
-        ResponseDoc::empty(204, "There is no job"),
+        ResponseDoc::json::<Job>(200, "The job, which is now leased to this key"),
+        ResponseDoc::empty(204, "No job is waiting"),
         ResponseDoc::error(404, "Model not found"),
-        ResponseDoc::error(409, "Workers do not run this model"),
+        ResponseDoc::error(409, "The model's runner is not `pull`"),
     ],
     description: "Leases the job that has waited longest. With `wait`, the response is delayed \
-                  until there is a job or that many seconds have passed. Each report about the job \
-                  extends the lease; a job whose lease ends goes to the next claim, under the next \
-                  attempt number. Needs the scope `worker`, and a key of the organization that the \
-                  model's manifest names.",
+                  until a job is waiting or `wait` seconds have passed. Each report about the \
+                  job extends the lease. When a lease ends, the next claim gets the job under \
+                  the next attempt number. Needs a key with the scope `worker` that belongs to \
+                  the organization in `runner.organization` of the model's manifest.",
     ..Doc::new("workers", "claim_job", "Claim a job of a model")
 };
 
@@ -79,8 +79,8 @@ pub(crate) async fn claim(context: Context) -> Result<Response, crate::Error> {
     };
     if of_model != Some(caller.organization) {
         let message = format!(
-            "this key may not claim jobs of the model '{slug}', whose workers belong to the \
-             organization {}: `runner.organization` of its manifest names it",
+            "this key may not claim jobs of the model '{slug}': the key must belong to the \
+             organization {}, which the model's manifest names in `runner.organization`",
             pull.organization()
         );
         return Err(crate::Error::status(StatusCode::FORBIDDEN, message));
@@ -105,8 +105,8 @@ pub(crate) async fn claim(context: Context) -> Result<Response, crate::Error> {
 const DONE: ResponseDoc = ResponseDoc::empty(204, "The report is accepted");
 const NOT_HELD: ResponseDoc = ResponseDoc::error(
     409,
-    "The key does not have this job under this attempt number: the job has ended, was cancelled, \
-     or its lease has ended. The worker must stop working on it",
+    "The job is not leased to the key under this attempt number: the job has ended or was \
+     cancelled, or the lease has ended. The worker must stop working on the job",
 );
 
 pub(crate) const HEARTBEAT: Doc = Doc {
@@ -179,7 +179,7 @@ pub(crate) async fn fail(mut context: Context) -> Result<Response, crate::Error>
     report(&context, |jobs, job, key| jobs.fail(job, key, attempt, &error, class))
 }
 
-/// Passes a report about the job in the path to the jobs.
+/// Passes a worker's report to [`Jobs`]; the path contains the ID of the job.
 fn report(
     context: &Context,
     report: impl FnOnce(&Jobs, &str, KeyId) -> Result<(), Refused>,

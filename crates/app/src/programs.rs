@@ -1,5 +1,5 @@
-//! Sandbox options for the operator's programs (workers of `command` models, and MCP servers of the
-//! agent), and the shared dependencies of runners. This module starts no program itself.
+//! Sandbox options for the operator's programs (the processes of `command` models and the agent's
+//! MCP servers), and the dependencies that all runners share. This module starts no program itself.
 
 use std::sync::Arc;
 
@@ -29,14 +29,14 @@ pub(super) fn guard(config: &Config, tasks: &Tasks, groups: Option<Arc<Groups>>)
     }
 }
 
-/// Returns the groups of servers that share memory.
+/// Returns the groups, each with the memory that its servers share.
 #[must_use]
 pub fn server_groups(config: &Config) -> ServerGroups {
     let groups = config.groups.iter();
     ServerGroups::new(groups.map(|group| (group.name.clone(), group.memory, group.swap_after)))
 }
 
-/// Returns the shared dependencies of runners. Without files, inputs cannot refer to files.
+/// Returns the dependencies that all runners share. Without files, inputs cannot refer to files.
 pub(super) fn dependencies(
     config: &Config,
     policy: &Policy,

@@ -12,7 +12,7 @@ use orrery_records::files;
 use orrery_runners::{Error, Job, Success};
 use orrery_runtime::Tasks;
 
-/// Maximum size of the files of an output, which are sent as text.
+/// Maximum total size of an output's files, which are sent as text.
 const FILES_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// The models that a worker runs.
@@ -20,12 +20,12 @@ const FILES_BYTES_MAX: u64 = 64 * 1024 * 1024;
 pub struct WorkerModels(Catalog);
 
 impl WorkerModels {
-    /// Opens the models of these manifests. `concurrency`, if given, replaces that of each manifest.
-    /// The processes of their runners have their files below
-    /// `config.data_dir`, and end with `tasks`.
+    /// Opens the models in these manifests. `concurrency`, if given, replaces the value in each
+    /// manifest. The models' processes keep their files below `config.data_dir` and are stopped
+    /// when `tasks` stops.
     ///
     /// # Errors
-    /// Every error of every manifest.
+    /// Returns all errors in all manifests.
     pub fn open(
         config: &Config,
         paths: &[PathBuf],
@@ -49,7 +49,7 @@ impl WorkerModels {
         Ok(Self(catalog))
     }
 
-    /// Returns the slugs of the models, with their limits of concurrent runs.
+    /// Returns the slug of each model and its maximum number of concurrent runs.
     #[must_use]
     pub fn list(&self) -> Vec<(String, usize)> {
         let models = self.0.list();
@@ -60,7 +60,7 @@ impl WorkerModels {
     /// `data:` URIs.
     ///
     /// # Errors
-    /// The error of the runner, or that of a file that cannot be read.
+    /// Returns the runner's error, or an error if an output file cannot be read.
     pub async fn run(&self, slug: &str, job: Job) -> Result<Success, Error> {
         let Some(spec) = self.0.model(slug) else {
             let message = format!("this worker does not run the model '{slug}'");

@@ -1,4 +1,5 @@
-//! A catalog of given manifests, for a worker: no directory is read, and nothing is reloaded.
+//! A catalog of the manifests that a worker was started with. It reads no directory and never
+//! reloads a manifest.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -10,10 +11,11 @@ use orrery_runners::options::Dependencies;
 
 impl Catalog {
     /// Opens the catalog of these manifests, without the built-in models. `concurrency`, if given,
-    /// replaces that of each manifest.
+    /// replaces the value in each manifest.
     ///
     /// # Errors
-    /// Every error of every file, and a slug that two files have.
+    /// Returns all errors in all files, including an error for each file whose slug another file
+    /// already has.
     pub fn of_files(
         paths: &[PathBuf],
         concurrency: Option<usize>,

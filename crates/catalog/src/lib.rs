@@ -252,7 +252,7 @@ impl Catalog {
         format!("there is no model {slug}{}", hint.unwrap_or_default())
     }
 
-    /// Returns the jobs of models that workers run.
+    /// Returns the jobs of all models with the runner `pull`.
     #[must_use]
     pub fn jobs(&self) -> &pull::Jobs {
         &self.shared.dependencies.jobs
@@ -518,7 +518,7 @@ pub struct Checked {
 }
 
 /// Checks one manifest as a reload would, without adding it to the catalog, and checks that its
-/// local dependencies exist. Without `groups`, any group may exist.
+/// local dependencies exist. Does not check the model's group if `groups` is `None`.
 ///
 /// # Errors
 /// Every [`Error`] of the file.

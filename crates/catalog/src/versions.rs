@@ -1,4 +1,5 @@
-//! The versions of Replicate's API: each model has one, whose ID no other model's version has.
+//! The model versions of Replicate's API: each model has one version, whose ID is unique among all
+//! models.
 
 use std::sync::Arc;
 

@@ -197,7 +197,7 @@ fn show_servers(answer: &Models, output: &Output) -> anyhow::Result<()> {
     output.show(answer, &columns, rows)
 }
 
-/// Prints the jobs and workers of models that workers run.
+/// Prints the numbers of jobs and workers of each model whose runner is `pull`.
 fn show_workers(answer: &Models, output: &Output) -> anyhow::Result<()> {
     let workers = answer.models.iter().filter_map(|model| Some((model, model.workers.as_ref()?)));
     let rows: Vec<Vec<String>> = workers
@@ -214,7 +214,7 @@ fn show_workers(answer: &Models, output: &Output) -> anyhow::Result<()> {
         return Ok(());
     }
     let columns = [
-        Column::Text("MODEL OF WORKERS"),
+        Column::Text("WORKER MODEL"),
         Column::Number("WORKERS"),
         Column::Number("RUNNING"),
         Column::Number("WAITING"),
@@ -355,7 +355,7 @@ impl io::Write for Run {
 }
 
 /// Checks each file. The exit code is a failure if any file has an error. Without a configuration,
-/// any group may exist.
+/// the models' groups are not checked.
 fn check(files: &[PathBuf], config: Option<&Config>) -> anyhow::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for file in files {

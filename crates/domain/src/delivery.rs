@@ -31,8 +31,8 @@ pub struct Webhook {
     /// Whether deliveries also carry the secret itself; `None` means the service's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub send_plain_secret: Option<bool>,
-    /// The events that are announced in the form of Replicate's API; `None` for a webhook in the
-    /// service's own form, which announces only the end.
+    /// The events that the webhook announces in the format of Replicate's API; `None` for a webhook
+    /// in the service's own format, which announces only the end of the execution.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicate: Option<Vec<replicate::Event>>,
 }
@@ -192,8 +192,8 @@ impl Delivery {
         self
     }
 
-    /// Returns whether the execution can have several such deliveries: updates, and deliveries to
-    /// endpoints.
+    /// Returns whether an execution can have several deliveries of this kind: true for updates, and
+    /// for deliveries to endpoints.
     #[must_use]
     pub const fn is_one_of_many(&self) -> bool {
         self.is_update || self.endpoint.is_some()

@@ -136,14 +136,14 @@ fn first_key(reference: &Reference) -> Option<&str> {
     }
 }
 
-/// A scope of one value under a name.
+/// A scope that contains one value under a name.
 #[derive(Debug, Clone, Copy)]
 pub struct Named<'v> {
     pub name: &'static str,
     pub value: &'v Value,
 }
 
-/// Returns the scope of the input.
+/// Returns the scope that contains the input.
 const fn input_scope(input: &Value) -> Named<'_> {
     Named { name: ROOT, value: input }
 }

@@ -16,9 +16,9 @@ pub fn owner_and_name(slug: &str) -> (&str, &str) {
     slug.split_once('/').unwrap_or((LOCAL_OWNER, slug))
 }
 
-/// Returns the ID of a model's only version: 64 hexadecimal digits that depend on the slug alone,
-/// so that clients can name the version without the model, and that a change of the manifest does
-/// not invalidate.
+/// Returns the ID of a model's only version: 64 hexadecimal digits that depend only on the slug.
+/// Clients can name the version without the model, and a change of the manifest does not invalidate
+/// the ID.
 #[must_use]
 pub fn version_of(slug: &str) -> String {
     let hash = Sha256::new().chain_update(b"replicate version\0").chain_update(slug);
@@ -36,11 +36,12 @@ pub enum Event {
 }
 
 impl Event {
-    /// The events of a webhook that names none.
+    /// The default events, for a request without `webhook_events_filter`.
     pub const DEFAULT: [Self; 2] = [Self::Output, Self::Completed];
 
     /// Returns whether the event is announced when a prediction ends with this status. A run may
-    /// end before an update with its output or logs is due, so its end is the last update.
+    /// end before an update with its output or logs is due, so the delivery at the end is the last
+    /// update.
     #[must_use]
     pub fn is_announced_at_end(self, status: Status) -> bool {
         match self {

@@ -10,7 +10,7 @@ use crate::traces::derive;
 use orrery_domain::chat::{self, Operation};
 
 /// The series that the recorder has for each model. The registry looks a series up by all of its
-/// labels, which takes longer than the rest of a record.
+/// labels, which takes longer than the rest of the recording.
 #[derive(Default)]
 pub(crate) struct CallMetrics {
     of_models: Mutex<HashMap<String, Vec<Series>>>,

@@ -8,7 +8,7 @@ pub fn part_head(boundary: &str, name: &str) -> String {
     format!("--{boundary}\r\nContent-Disposition: form-data; name=\"{name}\"")
 }
 
-/// Returns what follows [`part_head`] before the content of a file.
+/// Returns the rest of the head of a part that contains a file. It follows [`part_head`].
 #[must_use]
 pub fn file_head(filename: &str, content_type: &str) -> String {
     let filename = quoted(filename);

@@ -412,7 +412,8 @@ pub fn count_values(text: &[u8]) -> usize {
     values
 }
 
-/// Returns what follows the end of a string that begins with `text`.
+/// Returns the text after the closing quote of a JSON string. `text` begins after the opening
+/// quote.
 fn after_string(text: &[u8]) -> &[u8] {
     let mut rest = text;
     loop {

@@ -8,7 +8,7 @@
 //! | [`http`], [`openai`], [`cog`], [`oip`] | inference servers, by protocol |
 //! | [`endpoints`] | load balancing over the servers of a model |
 //! | [`managed`] | servers that this service starts and stops |
-//! | [`pull`] | models that workers on other machines run, which claim jobs |
+//! | [`pull`] | models that run on other machines, where workers claim jobs |
 //!
 //! A runner never retries a request that may have had an effect, never writes to the store, and
 //! does not depend on predictions: the engine calls it once per attempt, limits its time, and
@@ -241,7 +241,7 @@ pub trait Runner: Send + Sync + std::fmt::Debug {
         None
     }
 
-    /// Returns the runner of a model whose jobs workers claim.
+    /// Returns this runner if it is the runner `pull`.
     fn pull(&self) -> Option<&pull::PullRunner> {
         None
     }

@@ -158,8 +158,8 @@ impl Model {
         answer.map(|(answer, _lease)| answer)
     }
 
-    /// Like [`Model::exchange`]; also returns the lease of the endpoint, which the caller keeps for
-    /// as long as the run uses the endpoint.
+    /// Like [`Model::exchange`]; also returns the endpoint's lease, which the caller keeps for as
+    /// long as the run uses the endpoint.
     pub(super) async fn exchange_holding(
         &self,
         servers: &Pool,
@@ -184,7 +184,7 @@ impl Model {
         Self::cost_at(&self.cost_report, body)
     }
 
-    /// Returns the cost at a JSON pointer of a response.
+    /// Returns the cost to which a JSON pointer refers in a response.
     pub(super) fn cost_at(pointer: &str, body: &Value) -> Option<Usd> {
         let dollars = body.pointer(pointer)?.as_f64()?;
         Usd::from_dollars(dollars).filter(|cost| *cost >= Usd::ZERO)
@@ -208,7 +208,7 @@ pub struct Dependencies {
     pub endpoints: Arc<Registry>,
     /// The groups of servers that share memory.
     pub groups: Arc<Groups>,
-    /// The jobs of models that workers run, which outlive the runners that place them.
+    /// The jobs of all models with the runner `pull`. Jobs outlive the runners that create them.
     pub jobs: Arc<Jobs>,
 }
 

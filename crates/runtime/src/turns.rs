@@ -93,7 +93,7 @@ impl Drop for Waiting {
 
 /// Runs `work`, in which every permit is taken for `organization`; `None` is the service itself.
 ///
-/// An `async fn` would have room for `work` twice: as its argument, and while it runs.
+/// The future of an `async fn` would contain `work` twice: as the argument, and while `work` runs.
 pub fn on_behalf_of<F: Future>(
     organization: impl Into<Option<OrganizationId>>,
     work: F,
@@ -102,8 +102,8 @@ pub fn on_behalf_of<F: Future>(
     SCOPE.scope(Arc::new(scope), work)
 }
 
-/// Awaits `work`, which waits for something that others release. The time does not count toward the
-/// time limit of [`timeout`].
+/// Awaits `work`, which waits until other tasks release something. The waiting time does not count
+/// toward the time limit of [`timeout`].
 pub async fn waiting<F: Future>(work: F) -> F::Output {
     let _waiting = Waiting::begin();
     work.await

@@ -251,7 +251,10 @@ fn describe_gauges() {
         ("orrery_model_running", "Running predictions and steps of a model"),
         ("orrery_model_queued", "Predictions and steps queued for a model"),
         ("orrery_model_waiting", "Predictions and steps that no worker of a model has claimed"),
-        ("orrery_model_workers", "Workers of a model that have called within the last lease"),
+        (
+            "orrery_model_workers",
+            "Workers of a model whose last request was at most one lease time ago",
+        ),
         (
             "orrery_endpoint_used",
             "Whether an endpoint of a model with several endpoints is in rotation: 1 or 0",

@@ -28,8 +28,8 @@ use orrery_storage::{self as storage, Commit, Key, Page, Scan, Store};
 pub(crate) const REPLAYED_MAX: usize = 100_000;
 /// `Retry-After` for a refused test delivery.
 const TEST_RETRY_AFTER: Duration = Duration::from_secs(5);
-/// Maximum number of updates and deliveries to endpoints that are listed for one execution: no
-/// execution has more events and endpoints, but it may have more updates.
+/// Maximum number of updates and deliveries to endpoints that are listed for one execution. No
+/// execution has more deliveries to endpoints, but an execution may have more updates.
 const OF_EXECUTION_MAX: usize = ENDPOINTS_MAX * Event::ALL.len();
 /// Number of deliveries that a replay makes due per commit.
 const REPLAY_BATCH_MAX: usize = 128;

@@ -1,4 +1,5 @@
-//! Tests of redeliveries, also of those whose callers disconnect before the response, and of updates.
+//! Tests of updates and of redeliveries, including redeliveries whose caller disconnects before the
+//! response.
 
 use std::time::Duration;
 

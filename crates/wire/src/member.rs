@@ -545,7 +545,7 @@ pub struct ModelLoad {
     /// The state of the server that this service starts for the model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<ModelLoadState>,
-    /// The jobs and workers of a model that workers run.
+    /// The numbers of jobs and workers. Absent unless the model's runner is `pull`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workers: Option<ModelWorkers>,
 }

@@ -27,14 +27,14 @@ pub struct ModelLoadState {
     pub in_flight: usize,
 }
 
-/// The jobs and workers of a model with the runner `pull`.
+/// The numbers of jobs and workers of a model with the runner `pull`.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ModelWorkers {
-    /// The number of workers that have called within the last lease.
+    /// The number of workers whose last request was at most one lease time ago.
     pub workers: usize,
-    /// The number of jobs that wait for a worker, without the model's queue.
+    /// The number of jobs that no worker has claimed, without the runs in the model's queue.
     pub waiting: usize,
-    /// The number of jobs that workers have.
+    /// The number of jobs that workers have claimed and not finished.
     pub leased: usize,
 }
 

@@ -188,7 +188,7 @@ pub struct Model {
     /// The state of the server that this service starts for the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<ModelLoadState>,
-    /// The jobs and workers of a model that workers run.
+    /// The numbers of jobs and workers. Absent unless the model's runner is `pull`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<ModelWorkers>,
 }

@@ -14,12 +14,12 @@ use orrery_domain::file::{self, METADATA_BYTES_MAX};
 use orrery_domain::ids::{ExecutionId, FileId};
 use orrery_domain::replicate::{self, owner_and_name, version_of};
 
-/// The place of Replicate's API on the base host.
+/// The path prefix of Replicate's API on the base host.
 pub const PLACE: &str = "/replicate";
 /// The path of a prediction, without its ID.
 const PREDICTIONS: &str = "/replicate/v1/predictions/";
-/// The version of Cog whose schemas the schemas of this service follow: the first one in which an
-/// array is a stream of items only if its schema says so.
+/// The version of Cog whose schema format this service follows: the first version in which an array
+/// is a stream of items only if its schema says so.
 pub const COG_VERSION: &str = "0.3.9";
 
 /// A prediction to create with a version.
@@ -50,10 +50,11 @@ pub struct NewRun {
     /// webhook.
     #[schemars(length(max = URL_BYTES_MAX), transform = pattern::optional_web_url)]
     pub webhook: Option<String>,
-    /// The earlier form of a webhook that is notified of the end only. Ignored with `webhook`.
+    /// An older field for a webhook: the URL to notify only of the end of the prediction. Ignored
+    /// if `webhook` is set.
     #[schemars(length(max = URL_BYTES_MAX), transform = pattern::optional_web_url)]
     pub webhook_completed: Option<String>,
-    /// The events to notify the webhook of. Defaults to `output` and `completed`.
+    /// The events of which the webhook is notified. Defaults to `output` and `completed`.
     #[schemars(length(max = 16))]
     pub webhook_events_filter: Option<Vec<WebhookEvent>>,
     /// Accepted and ignored, because every prediction can be streamed.
@@ -123,7 +124,7 @@ pub struct Prediction<'a> {
     pub input: Option<Box<RawValue>>,
     /// The output. Null until the prediction has succeeded, except in updates of a webhook.
     pub output: Option<Box<RawValue>>,
-    /// Log output of the attempts.
+    /// The log output of all attempts.
     pub logs: String,
     /// Why the prediction failed. Null otherwise.
     pub error: Option<&'a str>,
@@ -148,10 +149,12 @@ pub struct Prediction<'a> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ReplicateMetrics")]
 pub struct Metrics {
-    /// Seconds from the first attempt to the end. Absent until then.
+    /// Seconds from the start of the first attempt to the end of the prediction. Absent until the
+    /// prediction has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub predict_time: Option<f64>,
-    /// Seconds from the creation to the end. Absent until then.
+    /// Seconds from the creation to the end of the prediction. Absent until the prediction has
+    /// ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_time: Option<f64>,
 }
@@ -249,7 +252,7 @@ pub enum EventData {
     /// `output` and `logs`: a part of the text.
     #[schemars(title = "ReplicateTextEvent")]
     Text(String),
-    /// `error`: why there is no output.
+    /// `error`: the reason why the stream ends without the whole output.
     #[schemars(title = "ReplicateErrorEvent")]
     Error {
         /// A message for people.
@@ -281,14 +284,14 @@ pub struct Model {
     pub url: String,
     /// The part of the slug before the first `/`, or `local`.
     pub owner: String,
-    /// The rest of the slug.
+    /// The part of the slug after the first `/`, or the whole slug if it contains no `/`.
     pub name: String,
     /// A description for people.
     pub description: String,
     /// Always `private`: the models belong to this service.
     #[schemars(extend("const" = "private"))]
     pub visibility: &'static str,
-    /// Always 0: runs are not counted here.
+    /// Always 0: this API does not count the runs of a model.
     #[schemars(extend("const" = 0))]
     pub run_count: u32,
     /// The model's only version.
@@ -316,11 +319,11 @@ impl Model {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ReplicateVersion")]
 pub struct Version {
-    /// The ID of the version, which no other model's version has.
+    /// The ID of the version, which is unique among all models.
     pub id: String,
     /// When the service was started.
     pub created_at: Time,
-    /// The version of Cog whose schemas have the form of `openapi_schema`.
+    /// The version of Cog whose schema format `openapi_schema` has.
     pub cog_version: &'static str,
     /// An OpenAPI document with the schemas `Input` and `Output`.
     pub openapi_schema: Map<String, Value>,
@@ -356,7 +359,7 @@ pub struct File {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ReplicateFileUrls")]
 pub struct FileUrls {
-    /// The URL of the content, which works without an API key and as an input of models.
+    /// The URL of the content, which works without an API key and as a model's input.
     pub get: String,
 }
 
@@ -436,6 +439,6 @@ pub struct Problem<'a> {
 pub struct InvalidField<'a> {
     /// The field as a JSON pointer.
     pub field: &'a str,
-    /// What is wrong.
+    /// What is wrong with the field.
     pub description: &'a str,
 }

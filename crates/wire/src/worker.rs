@@ -1,4 +1,4 @@
-//! The jobs of workers: what they claim and what they report.
+//! Workers' jobs: the job that a claim returns, and the reports about the job.
 
 use std::sync::Arc;
 
@@ -19,20 +19,22 @@ const ERROR_CHARS_MAX: usize = 10_000;
 pub struct Job {
     /// The ID of the job, for the reports about it.
     pub job_id: WorkerJobId,
-    /// The number of this lease of the job. Each report contains it.
+    /// The attempt number of this lease: 1 for the job's first lease, and one more for each later
+    /// lease. Each report contains this number.
     pub attempt: u32,
     /// The input, which is valid under the request schema of the model.
     pub input: Arc<Value>,
-    /// The seconds after which the job goes to another worker unless this worker reports something.
+    /// The lease time: the job goes to another worker if this worker sends no report for this many
+    /// seconds.
     pub lease_seconds: u64,
 }
 
-/// A sign of life.
+/// A report that only extends the lease.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "WorkerHeartbeat")]
 pub struct Heartbeat {
-    /// The number of the lease.
+    /// The attempt number that the claim returned.
     #[schemars(range(min = 1))]
     pub attempt: u32,
 }
@@ -42,7 +44,7 @@ pub struct Heartbeat {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "WorkerLog")]
 pub struct Log {
-    /// The number of the lease.
+    /// The attempt number that the claim returned.
     #[schemars(range(min = 1))]
     pub attempt: u32,
     /// The text, of one or several lines.
@@ -55,7 +57,7 @@ pub struct Log {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "WorkerPart")]
 pub struct Part {
-    /// The number of the lease.
+    /// The attempt number that the claim returned.
     #[schemars(range(min = 1))]
     pub attempt: u32,
     /// The part. All parts together are the output or its beginning.
@@ -67,13 +69,13 @@ pub struct Part {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "WorkerOutput")]
 pub struct Completion {
-    /// The number of the lease.
+    /// The attempt number that the claim returned.
     #[schemars(range(min = 1))]
     pub attempt: u32,
     /// The whole output. A file is a `data:` URI.
     pub output: Value,
-    /// What the run used: `input_tokens`, `output_tokens`, and `cost` in US dollars. Other fields
-    /// have no effect unless the manifest's `cost.report` refers to them.
+    /// The usage of the run: `input_tokens`, `output_tokens`, and `cost` in US dollars. Other
+    /// fields have no effect unless the manifest's `cost.report` refers to them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<Map<String, Value>>,
 }
@@ -83,10 +85,10 @@ pub struct Completion {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "WorkerFailure")]
 pub struct Failure {
-    /// The number of the lease.
+    /// The attempt number that the claim returned.
     #[schemars(range(min = 1))]
     pub attempt: u32,
-    /// What went wrong. The caller sees this text.
+    /// The error message, which the client that started the run also sees.
     #[schemars(length(max = ERROR_CHARS_MAX))]
     pub error: String,
     /// The class of the error; by default `provider_error`.
@@ -95,7 +97,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Creates a failure; an error that is too long is cut.
+    /// Creates a failure, and truncates an error that is too long.
     #[must_use]
     pub fn new(attempt: u32, error: &str, class: ErrorClass) -> Self {
         let error = error.chars().take(ERROR_CHARS_MAX).collect();

@@ -1,4 +1,4 @@
-// replicate of npm against `/replicate/v1`, with only the base URL changed.
+// The npm package replicate against `/replicate/v1`, with only the base URL changed.
 import assert from "node:assert/strict";
 import { once } from "node:events";
 import { createServer } from "node:http";

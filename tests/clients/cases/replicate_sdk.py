@@ -1,4 +1,4 @@
-"""replicate of PyPI against `/replicate/v1`, with only the base URL changed."""
+"""The PyPI package replicate against `/replicate/v1`, with only the base URL changed."""
 
 import io
 import os
@@ -17,7 +17,7 @@ from replicate.pagination import paginate
 from replicate.webhook import Webhooks
 
 client = Client(api_token=KEY, base_url=f"{BASE}/replicate")
-# httpx reads the authority of the other service from the environment.
+# httpx reads the certificate authority of the service with TLS from the environment.
 os.environ["SSL_CERT_FILE"] = AUTHORITY
 secure = Client(api_token=SECURE_KEY, base_url=f"{SECURE}/replicate")
 TEMPLATE = {"template": "Hello {{ name }}!", "values": {"name": "Ada"}}

@@ -22,7 +22,7 @@ pub(super) struct Fixture {
     /// Answers as the upstream of chats, and as the model of the agent.
     _upstream: Upstream,
     admin: String,
-    /// A key of a worker.
+    /// An API key with the scope `worker`.
     worker: String,
     owner: Person,
     member: String,

@@ -1,4 +1,4 @@
-"""Two models on llama.cpp's server whose group has room for one: `check.py BINARY`."""
+"""Tests two models on llama.cpp's server. Their group has room for only one: `check.py BINARY`."""
 
 import http.client
 import json
@@ -68,7 +68,7 @@ memory = "600MiB"
         return http.client.HTTPConnection("127.0.0.1", self.ports["base"], timeout=300)
 
     def servers(self):
-        """The processes of llama.cpp's servers, without the guard that each of them has as its parent."""
+        """Returns the processes of llama.cpp's servers, without the guard process that is each server's parent."""
         parents = {}
         for entry in pathlib.Path("/proc").iterdir():
             try:
@@ -96,7 +96,7 @@ class Client(threading.Thread):
 
 
 def load(service, seconds, meanwhile):
-    """Calls the models in turn from several clients; returns the answers and how often the server changed."""
+    """Calls the models in turn from several clients; returns the answers and how often the running server changed."""
     end = time.monotonic() + seconds
     clients = [Client(service, end) for _ in range(CLIENTS)]
     for client in clients:

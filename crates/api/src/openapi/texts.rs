@@ -105,8 +105,8 @@ const TAGS: &[(&str, &str, &str)] = &[
     (
         "workers",
         "workers",
-        "Workers on other machines: claim the jobs of models, and report about them. Needs a key \
-         with the scope `worker`.",
+        "Routes for workers on other machines, which claim and run a model's jobs. All routes \
+         need a key with the scope `worker`.",
     ),
     ("predictions", "predictions", "Runs of a model: create, follow, read and cancel."),
     (
@@ -134,7 +134,7 @@ const TAGS: &[(&str, &str, &str)] = &[
     (
         "replicate",
         "replicate",
-        "Predictions, files and models in the form of Replicate's API, for its clients.",
+        "Predictions, files and models in the format of Replicate's API, for Replicate's clients.",
     ),
     ("decisions", "decisions", "Typed questions about a text, answered with probabilities."),
     (

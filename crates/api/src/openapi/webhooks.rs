@@ -81,9 +81,10 @@ fn of_replicate(body: &Value) -> Value {
     delivery(
         "on_replicate_prediction",
         "A prediction with a `webhook` has started, has new output or logs, or has ended",
-        "Sent to the `webhook` of a request to Replicate's API for the events in \
-         `webhook_events_filter`, a cancellation included. An update, whose status is not final, \
-         is sent at most every 500 ms and only once. The end is sent as follows.",
+        "Sent to the `webhook` of a prediction that was created with Replicate's API, for the \
+         events in `webhook_events_filter`. A cancellation also sends `completed`. Updates, in \
+         which the status is not final, are sent at most every 500 ms and are never retried. The \
+         webhook for the end of the prediction is retried as follows.",
         DELIVERY.iter().chain(&STANDARD),
         body,
     )

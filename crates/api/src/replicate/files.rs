@@ -25,9 +25,9 @@ pub(crate) const CREATE: Doc = Doc {
         ResponseDoc::error(413, "The file exceeds a limit or a quota"),
         ResponseDoc::error(422, "The file was not stored"),
     ],
-    description: "Stores a file of a multipart form. `urls.get` can be used as an input of models, \
-                  and read without a key until the file is deleted. A file above `files.max_bytes` \
-                  or the organization's quota returns 413.",
+    description: "Stores the file in a multipart form. The URL in `urls.get` can be used as a \
+                  model's input, and works without a key until the file is deleted. A file above \
+                  `files.max_bytes` or the organization's quota returns 413.",
     ..doc("replicate_create_file", "Upload a file")
 };
 
@@ -41,8 +41,8 @@ pub(crate) async fn create(context: Context) -> Result<Response, crate::Error> {
 pub(crate) const LIST: Doc = Doc {
     query: &[CURSOR],
     responses: &[ResponseDoc::json::<Page<File>>(200, "A page of the files, newest first")],
-    description: "Returns a page of 100 files of the organization: uploads, and files that models \
-                  produced.",
+    description: "Returns a page of up to 100 files of the key's organization: uploads, and \
+                  files that models produced.",
     ..doc("replicate_list_files", "List files")
 };
 
@@ -97,7 +97,7 @@ pub(crate) const DOWNLOAD: Doc = Doc {
     id: "replicate_download_file",
     summary: "Download a file",
     description: "Returns the bytes of a file. Supports `Range` and conditional requests. The \
-                  `urls.get` of a file returns the same without a key.",
+                  URL in the file's `urls.get` returns the same bytes without a key.",
     errors: ErrorForm::Replicate,
     ..content::GET
 };

@@ -1,6 +1,6 @@
-//! Replicate's API below `/replicate/v1` (`docs/spec/replicate.md`, "Predictions"): a translation of
-//! predictions, files and models to the paths, statuses and errors that Replicate's clients expect.
-//! What it creates is the same as what the service's own API creates.
+//! Replicate's API below `/replicate/v1` (`docs/spec/replicate.md`, "Predictions"): a translation
+//! of predictions, files and models to the paths, statuses and errors that Replicate's clients
+//! expect. Both APIs create and return the same stored predictions and files.
 
 pub(crate) mod account;
 pub(crate) mod files;
@@ -14,8 +14,8 @@ use orrery_domain::ids::Id;
 
 /// The tag of all operations.
 const TAG: &str = "replicate";
-/// Maximum number of pages before a page to which `previous` leads back. Beyond that, `previous` is
-/// the first page.
+/// Maximum number of previous pages to which `previous` leads back. Beyond that, `previous` is the
+/// URL of the first page.
 const TRAIL_MAX: usize = 64;
 
 const CURSOR: Param =
@@ -41,7 +41,7 @@ struct Position<T> {
     asked: String,
     /// The URL of the first page.
     first: String,
-    /// The IDs after which this page and the pages before it begin, this page last; empty for the
+    /// The IDs after which the previous pages and this page begin, in this order; empty for the
     /// first page.
     trail: Vec<T>,
 }

@@ -36,10 +36,10 @@ pub(crate) const FOLLOW: Doc = Doc {
         ResponseDoc::empty(204, "The client has already received `done`"),
         NO_PREDICTION,
     ],
-    description: "Streams the output and the logs of a prediction from its beginning as they \
-                  occur, with an API key or with the `token` of `urls.stream`. An `output` that is \
-                  not a text is JSON. A failed prediction has an `error` event; `done` is the last \
-                  event in any case.",
+    description: "Streams the output and the logs of a prediction, from its start until its end. \
+                  Needs an API key or the `token` in `urls.stream`. An `output` that is not a \
+                  text is JSON. If the prediction fails, the stream contains an `error` event. \
+                  `done` is always the last event.",
     ..doc("replicate_stream_prediction", "Stream the output of a prediction")
 };
 
@@ -74,9 +74,9 @@ pub(crate) async fn follow(context: Context) -> Result<Response, crate::Error> {
 /// The translation of the engine's events.
 #[derive(Debug, Default)]
 struct Translation {
-    /// Whether the client has received a part of the output, or may have.
+    /// Whether the client has received, or may have received, a part of the output.
     has_sent: bool,
-    /// The attempt whose output is sent.
+    /// The number of the attempt whose output is sent.
     attempt: Option<u64>,
     /// Whether parts of the output are skipped, because the client gets it as a whole at the end.
     awaits_whole: bool,
@@ -103,7 +103,7 @@ impl Translation {
         let Ok(mut data) = serde_json::from_str::<Value>(data) else { return Ok(None) };
         match name {
             "log" => Ok(data.get("text").and_then(Value::as_str).map(|text| {
-                // Each event of the engine is a line, without its end.
+                // The engine sends each line of the logs as one event, without the line break.
                 ("logs", EventData::Text(format!("{text}\n")))
             })),
             "output" if !self.awaits_whole => {
@@ -210,7 +210,7 @@ impl Watch {
     }
 
     fn event(&self, number: &str, (name, data): Named) -> Event {
-        // Texts and words always serialize.
+        // Serialization cannot fail, because this data contains only strings.
         let data = match data {
             EventData::Text(text) => text,
             EventData::Error { .. } | EventData::Done { .. } => {
@@ -221,7 +221,7 @@ impl Watch {
     }
 }
 
-/// Returns a prediction that has ended and, if it is wanted, the output of a successful one.
+/// Returns a prediction that has ended and, on request, its output if it has succeeded.
 async fn outcome(
     services: Arc<Services>,
     organization: OrganizationId,

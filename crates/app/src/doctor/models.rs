@@ -72,7 +72,7 @@ fn files_with(folder: &Path, extensions: &[&str]) -> std::io::Result<Vec<PathBuf
     Ok(files)
 }
 
-/// Checks one manifest. Without `groups`, any group may exist.
+/// Checks one manifest. Does not check the model's group if `groups` is `None`.
 ///
 /// # Errors
 /// The errors of the manifest, with file, line and column.

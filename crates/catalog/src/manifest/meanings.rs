@@ -89,28 +89,40 @@ const MEANINGS: &[(&str, &str)] = &[
         "runner.body",
         "The body, with references to the input; without this key, the entire input is sent.",
     ),
-    ("runner.multipart", "The fields of a form, in place of `body`, with references to the input."),
+    (
+        "runner.multipart",
+        "The fields of a form that is sent instead of `body`; values can refer to the input.",
+    ),
     (
         "runner.files",
         "The fields of `multipart` whose values refer to files: URLs and `data:` URIs.",
     ),
     (
         "runner.poll",
-        "How to follow a job: the server answers at once, and is then asked for the job.",
+        "How to poll the state of a job, for servers that accept a job and return its ID at once.",
     ),
     ("runner.poll.id", "A JSON pointer to the ID of the job in the first response."),
     (
         "runner.poll.url",
-        "The URL that returns the state of the job, with `{{id}}`, or a path on the same server.",
+        "The URL of the job's state, or a path on the same server; `{{id}}` stands for the job's \
+         ID.",
     ),
-    ("runner.poll.every", "The time between two requests for the state."),
-    ("runner.poll.until", "The condition under which the job has ended, such as `$.status`."),
+    ("runner.poll.every", "The time between two requests for the job's state."),
+    (
+        "runner.poll.until",
+        "The condition under which the job has ended, such as `{ expression = \"$.status\", \
+         operator = \"equals\", value = \"done\" }`.",
+    ),
     ("runner.poll.failed_when", "The condition under which the job has failed."),
     (
         "runner.poll.output",
-        "A JSON pointer to the output in the last response; by default, `output` of the runner.",
+        "A JSON pointer to the output in the last response; by default, the pointer in \
+         `runner.output`.",
     ),
-    ("runner.poll.error", "A JSON pointer to the reason in the response of a failed job."),
+    (
+        "runner.poll.error",
+        "A JSON pointer to the error message in the last response, if the job has failed.",
+    ),
     (
         "runner.poll.cancel",
         "The request that cancels the job: a method and a URL, such as `DELETE /jobs/{{id}}`.",
@@ -148,7 +160,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("runner.chat_template", "A chat template that replaces the template in the GGUF file."),
     (
         "runner.lease",
-        "How long a worker may be silent before its job goes to another worker, such as `60s`.",
+        "The lease time: a job goes to another worker if its worker sends no report for this long.",
     ),
     (
         "runner.organization",

@@ -111,7 +111,7 @@ pub(crate) const EXAMPLES: &[(&str, &str)] = &[
         "orrery model test text-sentiment --input '{\"text\": \"Good!\"}'",
     ),
     (
-        "Run a model on this machine for a service elsewhere",
+        "Run a model on this machine for a service on another machine",
         "orrery worker --server https://box.example.com:8080 --key-file worker.key --manifest caption.toml",
     ),
     ("Run a workflow and print its output", "orrery workflow run mood --input @inputs.json"),

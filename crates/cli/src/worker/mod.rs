@@ -1,13 +1,14 @@
-//! `orrery worker`: runs models on this machine for a service elsewhere. The worker calls the
-//! service; the service never connects to the worker.
+//! `orrery worker`: runs models on this machine for a service on another machine. The worker calls
+//! the service; the service never connects to the worker.
 //!
 //! ```text
 //! server     the routes of the service that a worker calls
-//! run        one job: runs it, reports its progress, and ends it
+//! run        one job: runs the model, reports its progress, and reports its result
 //! ```
 //!
-//! Each model has one claim that waits for a job, and jobs run concurrently up to the model's limit.
-//! A job that this worker cannot end goes back to the queue when its lease ends.
+//! Each model has one claim that waits for a job, and jobs run concurrently up to the model's
+//! limit. If this worker cannot report a job's result, the job goes back to the queue when its
+//! lease ends.
 
 mod run;
 mod server;
@@ -34,17 +35,17 @@ use orrery_telemetry as telemetry;
 
 /// How long a claim waits for a job.
 const WAIT: Duration = Duration::from_secs(30);
-/// Delays after requests that failed.
+/// Minimum and maximum delay before a failed claim is retried.
 const DELAY_MIN: Duration = Duration::from_millis(500);
 const DELAY_MAX: Duration = Duration::from_secs(30);
 /// Maximum number of concurrent jobs of a model.
 const CONCURRENCY_MAX: u64 = 1024;
 
-/// Run models on this machine for a service elsewhere, whose manifests of these models have the
-/// runner pull
+/// Run models on this machine for a service on another machine. There, the manifests of these
+/// models must have the runner pull
 ///
-/// The worker needs no open port: it asks the service for jobs. It runs until SIGTERM, then takes no
-/// further jobs and finishes those that it has.
+/// The worker needs no open port: it asks the service for jobs. It runs until SIGTERM; then it
+/// claims no more jobs and finishes its running jobs.
 #[derive(Debug, clap::Args)]
 pub(super) struct Worker {
     /// The URL of the service's base host
@@ -53,25 +54,26 @@ pub(super) struct Worker {
     /// A file with an API key that has the scope worker
     #[arg(long, value_name = "FILE")]
     key_file: PathBuf,
-    /// The manifest of a model to run, with the slug of the service's manifest and any runner but
-    /// pull; repeatable
+    /// The manifest of a model to run. It has the same slug as the service's manifest, and any
+    /// runner except pull; repeatable
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
     manifest: Vec<PathBuf>,
-    /// How many jobs of each model run at once, instead of the concurrency of its manifest
+    /// Maximum number of jobs of each model that run at once; by default, the concurrency in the
+    /// model's manifest
     #[arg(
         long, value_name = "COUNT",
         value_parser = clap::value_parser!(u64).range(1..=CONCURRENCY_MAX)
     )]
     concurrency: Option<u64>,
-    /// A name of this worker, for the operator of the service; by default, the name of the machine
-    /// and the process
+    /// The name by which the service counts this worker; by default, the machine's name and the
+    /// process ID
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// How long jobs may take to finish after SIGTERM; the others go to other workers
+    /// How long running jobs may take to finish after SIGTERM; unfinished jobs go to other workers
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = values::span)]
     drain: Duration,
-    /// A file with certificates (PEM) of authorities that the service's certificate may have, in
-    /// addition to public ones
+    /// A file with the certificates (PEM) of authorities to trust for the service's certificate, in
+    /// addition to the public authorities
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
 }
@@ -85,7 +87,7 @@ fn base_url(text: &str) -> Result<Url, String> {
 }
 
 pub(super) async fn run(asked: Worker, file: Option<&Path>) -> anyhow::Result<()> {
-    // The processes of the models have their files here.
+    // The models' processes keep their files here.
     let folder = tempfile::Builder::new().prefix("orrery-worker-").tempdir()?;
     let mut config = match file {
         Some(file) => configuration(Some(file))?,
@@ -121,7 +123,10 @@ pub(super) async fn run(asked: Worker, file: Option<&Path>) -> anyhow::Result<()
         tasks.stop();
         return Err(ended.context("a claim was interrupted")?);
     }
-    tracing::info!(drain = ?asked.drain, "taking no further jobs; a second signal ends at once");
+    tracing::info!(
+        drain = ?asked.drain,
+        "finishing the running jobs and taking no others; a second signal stops the worker at once"
+    );
     let is_drained = tokio::select! {
         is_drained = work.jobs.ended(asked.drain) => is_drained,
         () = signals.next() => false,
@@ -135,7 +140,7 @@ pub(super) async fn run(asked: Worker, file: Option<&Path>) -> anyhow::Result<()
     Ok(())
 }
 
-/// What the jobs of all models share.
+/// The state that the jobs of all models share.
 #[derive(Debug, Clone)]
 struct Work {
     server: Server,
@@ -146,7 +151,7 @@ struct Work {
 
 impl Work {
     /// Claims jobs of a model and runs up to `limit` of them at once. Returns only an error: the
-    /// service refuses the first claim, so that waiting would not help.
+    /// service has refused the first claim, so retries would fail as well.
     async fn claim(self, slug: String, limit: usize) -> anyhow::Error {
         let places = Arc::new(Semaphore::new(limit));
         let mut is_known = false;
@@ -167,7 +172,7 @@ impl Work {
                     });
                 }
                 Err(Error::Refused { message } | Error::Lost(message)) if !is_known => {
-                    return anyhow::anyhow!("the service refuses to give jobs: {message}");
+                    return anyhow::anyhow!("the service refuses the claim: {message}");
                 }
                 Err(error) => {
                     tracing::warn!(model = slug, %error, delay = ?delay, "cannot claim a job");

@@ -28,7 +28,7 @@ const PARTS_BYTES_MAX: usize = 1024 * 1024;
 /// Delays between attempts to report the end of a job.
 const DELAY_MIN: Duration = Duration::from_millis(200);
 const DELAY_MAX: Duration = Duration::from_secs(5);
-/// For how long a worker tries to report the end of a job, in leases.
+/// How long a worker tries to report the end of a job, as a multiple of the lease time.
 const LEASES: u32 = 2;
 
 /// Runs a job. Cancels the run if the service says that the worker no longer has the job.
@@ -43,7 +43,7 @@ pub(super) async fn job(server: &Server, models: &WorkerModels, slug: &str, job:
         may_fall_back: false,
     };
     let report = Reporter { server, job: &job, slug };
-    // A report that is under way is never dropped, because its progress would be lost.
+    // A report that is being sent is never dropped, because the progress in it would be lost.
     let mut progress = Box::pin(report.progress(&reports));
     let ended = tokio::select! {
         biased;
@@ -52,7 +52,7 @@ pub(super) async fn job(server: &Server, models: &WorkerModels, slug: &str, job:
     };
     let (outcome, lost) = match ended {
         Ok(outcome) => {
-            // What the service has not seen yet belongs before the end.
+            // Send the remaining progress before the result.
             reports.end();
             (Some(outcome), progress.await)
         }
@@ -81,7 +81,7 @@ struct Pending {
     bytes: usize,
     /// Whether a part was lost, so that no further part may be sent.
     is_broken: bool,
-    /// Whether the run has ended, so that nothing follows.
+    /// Whether the run has ended, so that no more progress follows.
     is_ended: bool,
 }
 
@@ -95,7 +95,7 @@ impl Reports {
         self.changed.notify_one();
     }
 
-    /// Returns whether the run has ended and everything has been taken.
+    /// Returns whether the run has ended and all its progress has been taken.
     fn is_done(&self) -> bool {
         let pending = self.lock();
         pending.is_ended && pending.logs.is_none() && pending.parts.is_empty()
@@ -121,7 +121,7 @@ impl Progress for Reports {
         if pending.is_broken {
             return;
         }
-        // Texts that wait together are sent together.
+        // Texts that have not been sent yet are joined and sent in one report.
         match (pending.parts.last_mut(), part) {
             (Some(Value::String(text)), Value::String(more)) => text.push_str(more),
             _ => pending.parts.push(part.clone()),
@@ -131,7 +131,7 @@ impl Progress for Reports {
     }
 }
 
-/// Reports about one job.
+/// Sends the reports about one job to the service.
 struct Reporter<'j> {
     server: &'j Server,
     job: &'j wire::Job,
@@ -143,8 +143,8 @@ impl Reporter<'_> {
         tracing::warn!(model = self.slug, job = %self.job.job_id, %error, "report failed");
     }
 
-    /// Reports progress as it comes, and otherwise a sign of life in time. Returns the reason once
-    /// the worker no longer has the job, or `None` once the run has ended.
+    /// Reports progress immediately, and sends heartbeats while the run makes no progress. Returns
+    /// the reason once the worker no longer has the job, or `None` once the run has ended.
     async fn progress(&self, reports: &Reports) -> Option<String> {
         let beat = (Duration::from_secs(self.job.lease_seconds) / BEATS).min(BEAT_MAX);
         let mut due = monotonic_now() + beat;
@@ -180,7 +180,8 @@ impl Reporter<'_> {
         let attempt = self.job.attempt;
         let (logs, parts) = reports.take();
         if let Some(mut log) = logs {
-            // The limit of the service is in characters, so this never cuts too little.
+            // The service's limit is in characters, and a text never has more characters than
+            // bytes.
             log.truncate(log.floor_char_boundary(LOGS_MAX));
             self.server.report(self.job, "log", &Log { attempt, log }).await?;
         }
@@ -194,7 +195,8 @@ impl Reporter<'_> {
         Ok(())
     }
 
-    /// Reports the end of the job, until the service has it or another worker may have the job.
+    /// Reports the end of the job; retries until the service has accepted the report or another
+    /// worker may have the job.
     async fn end(&self, outcome: Result<Success, runners::Error>) {
         let attempt = self.job.attempt;
         match outcome {
@@ -234,7 +236,8 @@ impl Reporter<'_> {
                     sleep(delay).await;
                     delay = (delay * 2).min(DELAY_MAX);
                 }
-                // After a connection that broke, the service may have the first report.
+                // If the connection broke during an earlier try, the service may already have the
+                // report.
                 Err(error) => {
                     self.note(&error);
                     return None;
@@ -244,7 +247,7 @@ impl Reporter<'_> {
     }
 }
 
-/// Returns what a run used.
+/// Returns the cost and the token counts of a run.
 fn metrics(success: &Success) -> Map<String, Value> {
     let usage = &success.usage;
     let cost = usage.cost.map(|cost| Value::from(cost.dollars()));

@@ -23,16 +23,16 @@ const ANSWER_MAX: usize = 64 * 1024 * 1024;
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for sending an output.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(300);
-/// The characters of a slug that a path cannot contain as they are.
+/// The characters of a slug that must be escaped in a path.
 const IN_PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_');
 
-/// The reason why a request has no result.
+/// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     /// The worker no longer has the job.
     #[error("{0}")]
     Lost(String),
-    /// The same request would be refused again.
+    /// The service refused the request, and would refuse it again.
     #[error("{message}")]
     Refused { message: String },
     /// The service did not respond, or cannot serve the request now.
@@ -40,19 +40,20 @@ pub(super) enum Error {
     Unavailable(String),
 }
 
-/// A service; clones share its connections.
+/// The client for the service's worker routes; clones share its connections.
 #[derive(Debug, Clone)]
 pub(super) struct Server {
     client: Client,
     /// The URL of the base host, without a trailing slash.
     url: Arc<str>,
     authorization: HeaderValue,
-    /// The worker's name, for a query.
+    /// The worker's name, escaped for a query.
     name: Arc<str>,
 }
 
 impl Server {
-    /// Creates the client of a service; `authorities` are trusted in addition to public ones.
+    /// Creates the client of a service; `authorities` are trusted in addition to the public
+    /// authorities.
     ///
     /// # Errors
     /// Fails if the key cannot be read.

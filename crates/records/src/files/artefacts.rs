@@ -104,7 +104,7 @@ impl Files {
 }
 
 /// Returns an output in which each file of the run's folder is a `data:` URI, for a service on
-/// another machine. `bytes_max` limits the sum of the files.
+/// another machine. `bytes_max` limits the total size of the files.
 ///
 /// # Errors
 /// [`Error::Invalid`] and [`Error::TooLarge`] when an artefact is invalid.

@@ -136,7 +136,7 @@ pub struct BuiltinContext {
     places: Arc<Turns>,
     images: Arc<Turns>,
     budget: Budget,
-    /// Reads the images of inputs.
+    /// Reads the images to which inputs refer.
     sources: Sources,
 }
 
@@ -271,7 +271,7 @@ fn number(input: &Value, field: &str, default: u32) -> u32 {
     input.get(field).and_then(whole_number).unwrap_or(default)
 }
 
-/// Reads an image of an input.
+/// Reads an image to which an input refers.
 async fn read_image(sources: &Sources, source: &str) -> Result<Bytes, Failure> {
     let read = sources.read(source, images::FILE_MAX).await;
     read.map(|image| image.bytes).map_err(|error| refuse(format!("image: {error}")))

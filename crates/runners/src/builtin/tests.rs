@@ -9,7 +9,7 @@ use super::*;
 use orrery_http::egress::Policy;
 use orrery_schema::Schema;
 
-/// Returns a reader for which this service has no files.
+/// Returns a reader of a service without files.
 fn no_files() -> Sources {
     Sources::new(Policy::default(), None)
 }

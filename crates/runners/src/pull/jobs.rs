@@ -1,11 +1,11 @@
-//! The jobs of all models with the runner `pull`: who waits, who has a lease, and which workers have
-//! called.
+//! The jobs of all models with the runner `pull`: the waiting jobs, the leases, and the workers
+//! that have called.
 //!
 //! A job waits until a worker claims it, and is then leased to the worker's key under an attempt
 //! number. Each report of the worker extends the lease. When a lease ends, the job goes back to the
 //! head of its queue, and the next claim gets the next attempt number; reports under the earlier
-//! number are refused. The run that placed a job ends its leases, and dropping the run removes the
-//! job.
+//! number are refused. The run that created a job ends the job's expired leases, and dropping the
+//! run removes the job.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,13 +36,13 @@ const WORKERS_MAX: usize = 10_000;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     #[error(
-        "this key has no job {0}: it has ended or was cancelled, or the service has restarted; stop \
-         working on it"
+        "this key has no job {0}: the job has ended or was cancelled, or the service has \
+         restarted; stop working on the job"
     )]
     Unknown(String),
     #[error(
-        "the lease of attempt {attempt} of this job has ended, and the job went back to the queue; \
-         stop working on it"
+        "the lease of attempt {attempt} of this job has ended, and the job went back to the \
+         queue; stop working on the job"
     )]
     Stale { attempt: u32 },
     #[error("this key has {POLLS_MAX} claims waiting for jobs of this model")]
@@ -63,9 +63,9 @@ pub struct Claim {
 pub struct Situation {
     /// The number of jobs that wait for a worker.
     pub waiting: usize,
-    /// The number of jobs that are with a worker.
+    /// The number of jobs that are leased to a worker.
     pub leased: usize,
-    /// The number of workers that have called within the last lease, or whose claim waits.
+    /// The number of workers that have called within the last lease time, or whose claim waits.
     pub workers: usize,
     /// How long the oldest waiting job has waited.
     pub oldest: Option<Duration>,
@@ -89,7 +89,7 @@ struct Queue {
     arrived: Arc<Notify>,
     /// Waiting claims by key.
     polls: HashMap<KeyId, usize>,
-    /// The last calls by worker, and the time of the last call of any worker.
+    /// The time of each worker's last call, and of the last call of any worker.
     workers: HashMap<(KeyId, String), Instant>,
     seen: Option<Instant>,
 }
@@ -246,7 +246,7 @@ impl Jobs {
     /// Extends the lease of a job.
     ///
     /// # Errors
-    /// [`Refused`] unless the key has the job under this attempt number.
+    /// [`Refused`] unless the job is leased to the key under this attempt number.
     pub fn heartbeat(&self, job: &str, key: KeyId, attempt: u32) -> Result<(), Refused> {
         self.reported(job, key, attempt, |_held, _taken| ())
     }
@@ -292,7 +292,8 @@ impl Jobs {
         self.reported(job, key, attempt, |held, run_time| {
             let metric = |name: &str| whole_number(metrics.as_ref()?.get(name)?);
             let (input_tokens, output_tokens) = (metric("input_tokens"), metric("output_tokens"));
-            // The pointer of the manifest applies to the body of the request.
+            // Rebuild the body that the worker sent, because the JSON pointer in the manifest's
+            // `cost.report` refers to it.
             let mut body = Map::new();
             body.insert("output".to_owned(), output);
             if let Some(metrics) = metrics {
@@ -319,7 +320,7 @@ impl Jobs {
         class: ErrorClass,
     ) -> Result<(), Refused> {
         self.reported(job, key, attempt, |held, _taken| {
-            // `orrery worker` sends the messages of runners, which begin with the model.
+            // `orrery worker` sends the messages of runners, which begin with the model's slug.
             let prefix = format!("the model '{}': ", held.model);
             let message = error.strip_prefix(&prefix).unwrap_or(error);
             held.end(Err(Failure::new(class, prefix.clone() + message).into()));
@@ -400,7 +401,7 @@ pub(super) struct Placed<'m> {
     model: &'m Model,
 }
 
-/// What a run does next.
+/// The next step of a run.
 enum Next {
     End(Box<Result<Success, Error>>),
     /// Wait for a worker, at most until this time.
@@ -428,7 +429,7 @@ impl Placed<'_> {
         }
     }
 
-    /// Returns what to do next, and ends a lease that is over.
+    /// Returns the next step, and ends an expired lease.
     fn next(&self) -> Next {
         let mut state = self.jobs.lock();
         let State { jobs, queues } = &mut *state;

@@ -1,12 +1,12 @@
-//! The runner `pull`: models that workers on other machines run. The service connects to nothing:
-//! a run becomes a job, which a worker claims over the API.
+//! The runner `pull`: models that workers on other machines run. The service opens no connection to
+//! a worker: each run becomes a job, which a worker claims over the API.
 //!
 //! ```text
 //! jobs       the jobs of all models, their leases and the workers that have called
 //! ```
 //!
-//! Jobs exist in memory, next to the runs that wait for them. The run is durable in the engine: after
-//! a restart it runs again as a new job, and reports about the old job are refused.
+//! Jobs exist in memory, next to the runs that wait for them. The run is durable in the engine:
+//! after a restart, the run starts again as a new job, and reports about the old job are refused.
 
 mod jobs;
 #[cfg(test)]
@@ -23,8 +23,8 @@ use orrery_config::values::{duration, string};
 use orrery_domain::account::DEFAULT_ORGANIZATION;
 use orrery_domain::ids::KeyId;
 
-/// Default number of jobs that wait for workers or are with workers. Further runs wait in the
-/// model's queue.
+/// Default maximum number of waiting and leased jobs together. Further runs wait in the model's
+/// queue.
 const CONCURRENCY: usize = 64;
 const LEASE: Duration = Duration::from_secs(60);
 const LEASE_MIN: Duration = Duration::from_secs(1);
@@ -61,7 +61,7 @@ impl options::Options for Options {
     }
 }
 
-/// A runner of one model.
+/// The runner of one model.
 #[derive(Debug)]
 pub struct PullRunner {
     options: Arc<Options>,
@@ -76,8 +76,8 @@ impl PullRunner {
         &self.options.organization
     }
 
-    /// Waits for a job and leases it to the worker. Returns `None` if there is no job within `wait`.
-    /// Dropping the future claims nothing.
+    /// Waits for a job and leases it to the worker. Returns `None` if no job is waiting before
+    /// `wait` has passed. If the future is dropped, no job is claimed.
     ///
     /// # Errors
     /// [`Refused::Polls`] if the key has too many claims waiting.
@@ -90,7 +90,7 @@ impl PullRunner {
         self.jobs.claim(&self.model.name, key, worker, wait).await
     }
 
-    /// Returns the number of jobs and workers.
+    /// Returns the numbers of jobs and workers.
     #[must_use]
     pub fn situation(&self) -> Situation {
         self.jobs.situation(&self.model.name, self.options.lease)

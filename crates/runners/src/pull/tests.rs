@@ -96,7 +96,7 @@ async fn job_fails_if_no_worker_calls() {
     let started = monotonic_now();
     let (outcome, _) = with(async |runner, _key| {
         tokio::time::sleep(TIMEOUT / 2).await;
-        // A worker that gets nothing has called, too.
+        // A worker whose claim returns no job has also called.
         let other = super::super::options::Model::of_test("other", TIMEOUT);
         let other = PullRunner { model: other, ..self::runner(&runner.jobs) };
         assert!(other.claim(new_id(), "w", NOW).await.unwrap().is_none());

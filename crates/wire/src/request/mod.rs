@@ -47,7 +47,7 @@ pub fn field_names<T: JsonSchema + 'static>() -> Vec<String> {
     properties.into_iter().flatten().map(|(name, _)| name.clone()).collect()
 }
 
-/// Returns a function that returns whether a request's type has a field.
+/// Returns a function that checks whether the type of a request has a field.
 pub fn has_field<T: JsonSchema + 'static>() -> impl Fn(&str) -> bool {
     let schema = schema_of::<T>();
     move |name| {
