@@ -22,11 +22,12 @@ use orrery_wire::request;
 /// Maximum size of a field other than the file, in bytes.
 const FIELD_MAX: usize = 1024;
 
-/// The field with the content of the file, and the same field in Replicate's API.
+/// The form field with the file's content: its name in the service's own API, and its name in
+/// Replicate's API.
 const FILE: &str = "file";
 pub(crate) const REPLICATE_CONTENT: &str = "content";
 
-/// The field with the client's own data in Replicate's API.
+/// The form field of Replicate's API for the client's own data about the file.
 const METADATA: &str = "metadata";
 
 /// The field with the retention of the file, in seconds.

@@ -200,7 +200,7 @@ impl Delivery {
     }
 
     /// Returns the key of the delivery's rows: the id of the execution with the webhook, or the
-    /// delivery's own id if the delivery is one of many.
+    /// delivery's own id if the execution can have several deliveries of this kind.
     #[must_use]
     pub fn row(&self) -> ExecutionId {
         if self.is_one_of_many() { ExecutionId::from(self.id.bytes()) } else { self.execution }

@@ -43,7 +43,7 @@ pub(super) struct Contents {
     pub(super) created_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) endpoint: Option<ToEndpoint>,
-    /// The execution of an update.
+    /// The execution to which an update belongs; `None` for other deliveries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) update_of: Option<ExecutionId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

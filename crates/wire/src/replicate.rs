@@ -299,7 +299,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Returns the view of the model `slug`, whose own page is at `url`.
+    /// Returns the view of the model `slug`; `url` is the model's URL in the service's own API.
     #[must_use]
     pub fn of(slug: &str, description: &str, url: String, latest_version: Version) -> Self {
         let (owner, name) = owner_and_name(slug);

@@ -106,7 +106,7 @@ fn id_of(context: &Context) -> Result<FileId, crate::Error> {
     context.request.param("id").parse().map_err(|_no_id| missing())
 }
 
-/// Returns a file, with a link to its content made for `grant`.
+/// Returns the file as Replicate's API shows it. `grant` signs the link to the file's content.
 fn view(services: &Services, file: &domain::File, grant: &Grant) -> File {
     let link = grant.link(file.expires_at);
     File::of(file, services.signed_urls.url(link, &domain::File::content_path(file.id)))

@@ -23,8 +23,8 @@ use orrery_storage::{self as storage, Commit};
 use orrery_webhooks as webhooks;
 
 impl Inner {
-    /// Commits the execution with its `effects`. `announcement` is the body of the webhook in the
-    /// service's own form, which is sent if one of the effects requires it.
+    /// Commits the execution with its `effects`. `announcement` is the webhook's body in the
+    /// service's own format; the webhook is sent if one of the effects requires it.
     pub(crate) async fn write(
         self: &Arc<Self>,
         mut commit: Commit,
