@@ -300,12 +300,8 @@ impl Host {
                 BodyLimit::File => self.services.settings.file_bytes.saturating_add(FORM_BYTES),
             },
             body_idle: self.services.settings.body_timeout,
-            body_total: match route.body {
-                BodyLimit::None | BodyLimit::Small | BodyLimit::Configured => {
-                    Some(self.services.settings.body_total_timeout)
-                }
-                BodyLimit::File => None,
-            },
+            body_total: (route.body != BodyLimit::File)
+                .then_some(self.services.settings.body_total_timeout),
             body_rate: self.services.settings.body_min_rate,
         };
         let bodies = &self.services.bodies;
