@@ -340,7 +340,7 @@ export interface paths {
         put?: never;
         /**
          * Claim a job of a model
-         * @description Leases the job that has waited longest. With `wait`, the response is delayed until there is a job or that many seconds have passed. Each report about the job extends the lease; a job whose lease ends goes to the next claim, under the next attempt number. Needs the scope `worker`, and a key of the organization that the model's manifest names.
+         * @description Leases the job that has waited longest. With `wait`, the response is delayed until a job is waiting or `wait` seconds have passed. Each report about the job extends the lease. When a lease ends, the next claim gets the job under the next attempt number. Needs a key with the scope `worker` that belongs to the organization in `runner.organization` of the model's manifest.
          */
         post: operations["claim_job"];
         delete?: never;
@@ -1981,7 +1981,7 @@ export interface paths {
         put?: never;
         /**
          * Create a prediction with a version
-         * @description Creates a prediction with the model of a version. With the header `Prefer: wait` or `Prefer: wait=N`, the response is delayed until the prediction has ended, for at most 60 or N seconds. The prediction is durable before the response is sent. `webhook` is notified of the events in `webhook_events_filter`; updates with output and logs are sent at most every 500 ms.
+         * @description Creates a prediction with the model to which the version belongs. With the header `Prefer: wait` or `Prefer: wait=N`, the response is delayed until the prediction has ended, for at most 60 or N seconds. The prediction is durable before the response is sent. The service notifies the URL in `webhook` of the events in `webhook_events_filter`; updates with output and logs are sent at most every 500 ms.
          */
         post: operations["replicate_create_prediction"];
         delete?: never;
@@ -1999,7 +1999,7 @@ export interface paths {
         };
         /**
          * Get a prediction
-         * @description Returns a prediction, whichever API created it. A final status never changes.
+         * @description Returns a prediction, created with this API or with the service's own API. A final status never changes.
          */
         get: operations["replicate_get_prediction"];
         put?: never;
@@ -2019,7 +2019,7 @@ export interface paths {
         };
         /**
          * Stream the output of a prediction
-         * @description Streams the output and the logs of a prediction from its beginning as they occur, with an API key or with the `token` of `urls.stream`. An `output` that is not a text is JSON. A failed prediction has an `error` event; `done` is the last event in any case.
+         * @description Streams the output and the logs of a prediction, from its start until its end. Needs an API key or the `token` in `urls.stream`. An `output` that is not a text is JSON. If the prediction fails, the stream contains an `error` event. `done` is always the last event.
          */
         get: operations["replicate_stream_prediction"];
         put?: never;
@@ -2159,13 +2159,13 @@ export interface paths {
         };
         /**
          * List files
-         * @description Returns a page of 100 files of the organization: uploads, and files that models produced.
+         * @description Returns a page of up to 100 files of the key's organization: uploads, and files that models produced.
          */
         get: operations["replicate_list_files"];
         put?: never;
         /**
          * Upload a file
-         * @description Stores a file of a multipart form. `urls.get` can be used as an input of models, and read without a key until the file is deleted. A file above `files.max_bytes` or the organization's quota returns 413.
+         * @description Stores the file in a multipart form. The URL in `urls.get` can be used as a model's input, and works without a key until the file is deleted. A file above `files.max_bytes` or the organization's quota returns 413.
          */
         post: operations["replicate_create_file"];
         delete?: never;
@@ -2207,7 +2207,7 @@ export interface paths {
         };
         /**
          * Download a file
-         * @description Returns the bytes of a file. Supports `Range` and conditional requests. The `urls.get` of a file returns the same without a key.
+         * @description Returns the bytes of a file. Supports `Range` and conditional requests. The URL in the file's `urls.get` returns the same bytes without a key.
          */
         get: operations["replicate_download_file"];
         put?: never;
@@ -2291,7 +2291,7 @@ export interface webhooks {
         put?: never;
         /**
          * A prediction with a `webhook` has started, has new output or logs, or has ended
-         * @description Sent to the `webhook` of a request to Replicate's API for the events in `webhook_events_filter`, a cancellation included. An update, whose status is not final, is sent at most every 500 ms and only once. The end is sent as follows. Deliveries arrive at least once: deduplicate by the delivery ID. Every attempt sends the same bytes. A failed attempt is repeated with growing delays, by default eight times within ten hours.
+         * @description Sent to the `webhook` of a prediction that was created with Replicate's API, for the events in `webhook_events_filter`. A cancellation also sends `completed`. Updates, in which the status is not final, are sent at most every 500 ms and are never retried. The webhook for the end of the prediction is retried as follows. Deliveries arrive at least once: deduplicate by the delivery ID. Every attempt sends the same bytes. A failed attempt is repeated with growing delays, by default eight times within ten hours.
          */
         post: operations["on_replicate_prediction"];
         delete?: never;
@@ -2996,14 +2996,16 @@ export interface components {
             job_id: string;
             /**
              * Format: uint32
-             * @description The number of this lease of the job. Each report contains it.
+             * @description The attempt number of this lease: 1 for the job's first lease, and one more for each later
+             *     lease. Each report contains this number.
              */
             attempt: number;
             /** @description The input, which is valid under the request schema of the model. */
             input: unknown;
             /**
              * Format: uint64
-             * @description The seconds after which the job goes to another worker unless this worker reports something.
+             * @description The lease time: the job goes to another worker if this worker sends no report for this many
+             *     seconds.
              */
             lease_seconds: number;
         };
@@ -5497,7 +5499,7 @@ export interface components {
             input: unknown;
             /** @description The output. Null until the prediction has succeeded, except in updates of a webhook. */
             output: unknown;
-            /** @description Log output of the attempts. */
+            /** @description The log output of all attempts. */
             logs: string;
             /** @description Why the prediction failed. Null otherwise. */
             error: string | null;
@@ -5539,12 +5541,14 @@ export interface components {
         ReplicateMetrics: {
             /**
              * Format: double
-             * @description Seconds from the first attempt to the end. Absent until then.
+             * @description Seconds from the start of the first attempt to the end of the prediction. Absent until the
+             *     prediction has ended.
              */
             predict_time?: number | null;
             /**
              * Format: double
-             * @description Seconds from the creation to the end. Absent until then.
+             * @description Seconds from the creation to the end of the prediction. Absent until the prediction has
+             *     ended.
              */
             total_time?: number | null;
         };
@@ -5591,7 +5595,7 @@ export interface components {
             url: string;
             /** @description The part of the slug before the first `/`, or `local`. */
             owner: string;
-            /** @description The rest of the slug. */
+            /** @description The part of the slug after the first `/`, or the whole slug if it contains no `/`. */
             name: string;
             /** @description A description for people. */
             description: string;
@@ -5602,7 +5606,7 @@ export interface components {
             visibility: "private";
             /**
              * Format: uint32
-             * @description Always 0: runs are not counted here.
+             * @description Always 0: this API does not count the runs of a model.
              * @constant
              */
             run_count: 0;
@@ -5611,14 +5615,14 @@ export interface components {
         };
         /** @description A version of a model. */
         ReplicateVersion: {
-            /** @description The ID of the version, which no other model's version has. */
+            /** @description The ID of the version, which is unique among all models. */
             id: string;
             /**
              * Format: date-time
              * @description When the service was started.
              */
             created_at: string;
-            /** @description The version of Cog whose schemas have the form of `openapi_schema`. */
+            /** @description The version of Cog whose schema format `openapi_schema` has. */
             cog_version: string;
             /** @description An OpenAPI document with the schemas `Input` and `Output`. */
             openapi_schema: {
@@ -5675,7 +5679,7 @@ export interface components {
         };
         /** @description The URLs of a file. */
         ReplicateFileUrls: {
-            /** @description The URL of the content, which works without an API key and as an input of models. */
+            /** @description The URL of the content, which works without an API key and as a model's input. */
             get: string;
         };
         /** @description A page of a list. */
@@ -5828,7 +5832,7 @@ export interface components {
         ReplicateInvalidField: {
             /** @description The field as a JSON pointer. */
             field: string;
-            /** @description What is wrong. */
+            /** @description What is wrong with the field. */
             description: string;
         };
         /** @description The body of the event `prediction.started`. */
@@ -5970,11 +5974,11 @@ export interface components {
             /** @description The name of a fallback chain of this model. */
             fallback_selector?: string | null;
         };
-        /** @description A sign of life. */
+        /** @description A report that only extends the lease. */
         WorkerHeartbeat: {
             /**
              * Format: uint32
-             * @description The number of the lease.
+             * @description The attempt number that the claim returned.
              */
             attempt: number;
         };
@@ -5982,7 +5986,7 @@ export interface components {
         WorkerLog: {
             /**
              * Format: uint32
-             * @description The number of the lease.
+             * @description The attempt number that the claim returned.
              */
             attempt: number;
             /** @description The text, of one or several lines. */
@@ -5992,7 +5996,7 @@ export interface components {
         WorkerPart: {
             /**
              * Format: uint32
-             * @description The number of the lease.
+             * @description The attempt number that the claim returned.
              */
             attempt: number;
             /** @description The part. All parts together are the output or its beginning. */
@@ -6002,14 +6006,14 @@ export interface components {
         WorkerOutput: {
             /**
              * Format: uint32
-             * @description The number of the lease.
+             * @description The attempt number that the claim returned.
              */
             attempt: number;
             /** @description The whole output. A file is a `data:` URI. */
             output: unknown;
             /**
-             * @description What the run used: `input_tokens`, `output_tokens`, and `cost` in US dollars. Other fields
-             *     have no effect unless the manifest's `cost.report` refers to them.
+             * @description The usage of the run: `input_tokens`, `output_tokens`, and `cost` in US dollars. Other
+             *     fields have no effect unless the manifest's `cost.report` refers to them.
              */
             metrics?: components["schemas"]["JsonObject"] | null;
         };
@@ -6017,10 +6021,10 @@ export interface components {
         WorkerFailure: {
             /**
              * Format: uint32
-             * @description The number of the lease.
+             * @description The attempt number that the claim returned.
              */
             attempt: number;
-            /** @description What went wrong. The caller sees this text. */
+            /** @description The error message, which the client that started the run also sees. */
             error: string;
             /** @description The class of the error; by default `provider_error`. */
             classification?: components["schemas"]["ErrorClassification"] | null;
@@ -7785,9 +7789,12 @@ export interface components {
              *     webhook.
              */
             webhook?: string | null;
-            /** @description The earlier form of a webhook that is notified of the end only. Ignored with `webhook`. */
+            /**
+             * @description An older field for a webhook: the URL to notify only of the end of the prediction. Ignored
+             *     if `webhook` is set.
+             */
             webhook_completed?: string | null;
-            /** @description The events to notify the webhook of. Defaults to `output` and `completed`. */
+            /** @description The events of which the webhook is notified. Defaults to `output` and `completed`. */
             webhook_events_filter?: components["schemas"]["ReplicateWebhookEvent"][] | null;
             /** @description Accepted and ignored, because every prediction can be streamed. */
             stream?: boolean | null;
@@ -7818,9 +7825,12 @@ export interface components {
              *     webhook.
              */
             webhook?: string | null;
-            /** @description The earlier form of a webhook that is notified of the end only. Ignored with `webhook`. */
+            /**
+             * @description An older field for a webhook: the URL to notify only of the end of the prediction. Ignored
+             *     if `webhook` is set.
+             */
             webhook_completed?: string | null;
-            /** @description The events to notify the webhook of. Defaults to `output` and `completed`. */
+            /** @description The events of which the webhook is notified. Defaults to `output` and `completed`. */
             webhook_events_filter?: components["schemas"]["ReplicateWebhookEvent"][] | null;
             /** @description Accepted and ignored, because every prediction can be streamed. */
             stream?: boolean | null;
@@ -8846,7 +8856,7 @@ export interface components {
         };
         /** @description `output` and `logs`: a part of the text. */
         ReplicateTextEvent: string;
-        /** @description `error`: why there is no output. */
+        /** @description `error`: the reason why the stream ends without the whole output. */
         ReplicateErrorEvent: {
             /** @description A message for people. */
             detail: string;
@@ -9993,7 +10003,7 @@ export interface operations {
             query?: {
                 /** @description How many seconds to wait for a job */
                 wait?: number;
-                /** @description A name of the worker, for the operator: at most 64 characters. Workers with the same key and name count as one */
+                /** @description The worker's name, with at most 64 characters. Workers with the same key and name are counted as one */
                 worker?: string;
             };
             header?: never;
@@ -10005,7 +10015,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The job, leased to this key */
+            /** @description The job, which is now leased to this key */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -10014,7 +10024,7 @@ export interface operations {
                     "application/json": components["schemas"]["WorkerJob"];
                 };
             };
-            /** @description There is no job */
+            /** @description No job is waiting */
             204: {
                 headers: {
                     [name: string]: unknown;
@@ -12576,7 +12586,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description The prediction is created, or has ended */
+            /** @description The prediction was created; if the request waited, it has also ended */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -12741,7 +12751,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description The prediction is created, or has ended */
+            /** @description The prediction was created; if the request waited, it has also ended */
             201: {
                 headers: {
                     [name: string]: unknown;

@@ -315,7 +315,8 @@ class WorkerJob(TypedDict):
     """
     attempt: int
     """
-    The number of this lease of the job. Each report contains it.
+    The attempt number of this lease: 1 for the job's first lease, and one more for each later
+    lease. Each report contains this number.
     """
     input: Any
     """
@@ -323,7 +324,8 @@ class WorkerJob(TypedDict):
     """
     lease_seconds: int
     """
-    The seconds after which the job goes to another worker unless this worker reports something.
+    The lease time: the job goes to another worker if this worker sends no report for this many
+    seconds.
     """
 
 
@@ -1567,11 +1569,13 @@ class ReplicateMetrics(TypedDict):
 
     predict_time: NotRequired[Optional[float]]
     """
-    Seconds from the first attempt to the end. Absent until then.
+    Seconds from the start of the first attempt to the end of the prediction. Absent until the
+    prediction has ended.
     """
     total_time: NotRequired[Optional[float]]
     """
-    Seconds from the creation to the end. Absent until then.
+    Seconds from the creation to the end of the prediction. Absent until the prediction has
+    ended.
     """
 
 
@@ -1607,7 +1611,7 @@ class ReplicateVersion(TypedDict):
 
     id: str
     """
-    The ID of the version, which no other model's version has.
+    The ID of the version, which is unique among all models.
     """
     created_at: str
     """
@@ -1615,7 +1619,7 @@ class ReplicateVersion(TypedDict):
     """
     cog_version: str
     """
-    The version of Cog whose schemas have the form of `openapi_schema`.
+    The version of Cog whose schema format `openapi_schema` has.
     """
     openapi_schema: dict[str, Any]
     """
@@ -1649,7 +1653,7 @@ class ReplicateFileUrls(TypedDict):
 
     get: str
     """
-    The URL of the content, which works without an API key and as an input of models.
+    The URL of the content, which works without an API key and as a model's input.
     """
 
 
@@ -1825,7 +1829,7 @@ class ReplicateInvalidField(TypedDict):
     """
     description: str
     """
-    What is wrong.
+    What is wrong with the field.
     """
 
 
@@ -1962,12 +1966,12 @@ class NewPrediction(TypedDict):
 
 class WorkerHeartbeat(TypedDict, closed=True):
     """
-    A sign of life.
+    A report that only extends the lease.
     """
 
     attempt: int
     """
-    The number of the lease.
+    The attempt number that the claim returned.
     """
 
 
@@ -1978,7 +1982,7 @@ class WorkerLog(TypedDict, closed=True):
 
     attempt: int
     """
-    The number of the lease.
+    The attempt number that the claim returned.
     """
     log: str
     """
@@ -1993,7 +1997,7 @@ class WorkerPart(TypedDict, closed=True):
 
     attempt: int
     """
-    The number of the lease.
+    The attempt number that the claim returned.
     """
     output: Any
     """
@@ -2008,11 +2012,11 @@ class WorkerFailure(TypedDict, closed=True):
 
     attempt: int
     """
-    The number of the lease.
+    The attempt number that the claim returned.
     """
     error: str
     """
-    What went wrong. The caller sees this text.
+    The error message, which the client that started the run also sees.
     """
     classification: NotRequired[Optional[ErrorClassification]]
     """
@@ -2769,11 +2773,12 @@ class ReplicateNewRun(TypedDict):
     """
     webhook_completed: NotRequired[Optional[str]]
     """
-    The earlier form of a webhook that is notified of the end only. Ignored with `webhook`.
+    An older field for a webhook: the URL to notify only of the end of the prediction. Ignored
+    if `webhook` is set.
     """
     webhook_events_filter: NotRequired[Optional[list[ReplicateWebhookEvent]]]
     """
-    The events to notify the webhook of. Defaults to `output` and `completed`.
+    The events of which the webhook is notified. Defaults to `output` and `completed`.
     """
     stream: NotRequired[Optional[bool]]
     """
@@ -3853,7 +3858,7 @@ ReplicateTextEvent: TypeAlias = str
 
 class ReplicateErrorEvent(TypedDict):
     """
-    `error`: why there is no output.
+    `error`: the reason why the stream ends without the whole output.
     """
 
     detail: str
@@ -5913,7 +5918,7 @@ class ReplicatePrediction(TypedDict):
     """
     logs: str
     """
-    Log output of the attempts.
+    The log output of all attempts.
     """
     error: Optional[str]
     """
@@ -5998,7 +6003,7 @@ class ReplicateModel(TypedDict):
     """
     name: str
     """
-    The rest of the slug.
+    The part of the slug after the first `/`, or the whole slug if it contains no `/`.
     """
     description: str
     """
@@ -6010,7 +6015,7 @@ class ReplicateModel(TypedDict):
     """
     run_count: Literal[0]
     """
-    Always 0: runs are not counted here.
+    Always 0: this API does not count the runs of a model.
     """
     latest_version: ReplicateVersion
     """
@@ -6114,7 +6119,7 @@ class WorkerOutput(TypedDict, closed=True):
 
     attempt: int
     """
-    The number of the lease.
+    The attempt number that the claim returned.
     """
     output: Any
     """
@@ -6122,8 +6127,8 @@ class WorkerOutput(TypedDict, closed=True):
     """
     metrics: NotRequired[Optional[JsonObject]]
     """
-    What the run used: `input_tokens`, `output_tokens`, and `cost` in US dollars. Other fields
-    have no effect unless the manifest's `cost.report` refers to them.
+    The usage of the run: `input_tokens`, `output_tokens`, and `cost` in US dollars. Other
+    fields have no effect unless the manifest's `cost.report` refers to them.
     """
 
 
@@ -7078,11 +7083,12 @@ class ReplicateNewPrediction(TypedDict):
     """
     webhook_completed: NotRequired[Optional[str]]
     """
-    The earlier form of a webhook that is notified of the end only. Ignored with `webhook`.
+    An older field for a webhook: the URL to notify only of the end of the prediction. Ignored
+    if `webhook` is set.
     """
     webhook_events_filter: NotRequired[Optional[list[ReplicateWebhookEvent]]]
     """
-    The events to notify the webhook of. Defaults to `output` and `completed`.
+    The events of which the webhook is notified. Defaults to `output` and `completed`.
     """
     stream: NotRequired[Optional[bool]]
     """
