@@ -215,13 +215,18 @@ impl Subject {
         Self { name, pid, load, stream: request(true), samples: Samples::default() }
     }
 
-    async fn round(&mut self, time: Duration, calls: u64) {
+    /// Calls over many connections for a time.
+    async fn over_connections(&mut self, time: Duration) {
         let before = process::processor_seconds(self.pid);
         let round = self.load.run(time).await;
         assert_eq!(round.other, 0, "every answer of {} is a 200", self.name);
         let spent = process::processor_seconds(self.pid) - before;
         self.samples.rates.push(round.rate());
         self.samples.costs.push(spent * 1e6 / round.good as f64);
+    }
+
+    /// Calls one at a time.
+    async fn one_at_a_time(&mut self, calls: u64) {
         let mut connection = Connection::open(self.load.address).await;
         let mut latencies = Vec::new();
         let mut first_bytes = Vec::new();
@@ -291,20 +296,30 @@ async fn measure() {
     for subject in &subjects {
         subject.load.run(Duration::from_millis(500)).await;
     }
+    // Calls one at a time come first: after a load, the store still merges what the load wrote.
     for round in 0..rounds {
-        // Each round begins with another subject, because the store still merges what the previous
-        // one wrote.
-        let first = usize::try_from(round).unwrap() % subjects.len();
-        let (before, after) = subjects.split_at_mut(first);
-        for subject in after.iter_mut().chain(before) {
-            subject.round(time, calls).await;
+        for subject in rotated(&mut subjects, round) {
+            subject.one_at_a_time(calls).await;
+        }
+    }
+    for round in 0..rounds {
+        for subject in rotated(&mut subjects, round) {
+            subject.over_connections(time).await;
         }
     }
     print("the proxy", &subjects[1..2], &subjects[..3]);
     print("chat completions", &subjects[2..3], &subjects[2..]);
     println!(
-        "{rounds} rounds of {time:?} each, {connections} connections, then {calls} calls each"
+        "{rounds} rounds of {calls} calls each, then of {time:?} over {connections} connections"
     );
+}
+
+/// Returns the subjects in an order that begins with another one in each round, because the store
+/// still merges what the previous subject wrote.
+fn rotated(subjects: &mut [Subject], round: u64) -> impl Iterator<Item = &mut Subject> {
+    let first = usize::try_from(round).unwrap() % subjects.len();
+    let (before, after) = subjects.split_at_mut(first);
+    after.iter_mut().chain(before)
 }
 
 /// Prints a table of the subjects that compares each with a base.
