@@ -17,13 +17,13 @@ use super::doc::{Doc, ResponseDoc};
 use super::predictions;
 use super::{Context, Services};
 use orrery_domain::ids::{ExecutionId, OrganizationId};
-use orrery_engine::Follower;
+use orrery_engine::{Follower, NewEvents};
 use orrery_http::sse::{self, Event};
 use orrery_http::{Response, response};
 use orrery_wire as wire;
 
 /// The last part of the final event's ID.
-const END: &str = "end";
+pub(crate) const END: &str = "end";
 
 pub(crate) const FOLLOW: Doc = Doc {
     responses: &[
@@ -87,21 +87,10 @@ fn stream(
     id: ExecutionId,
     follower: Follower,
 ) -> Result<Response, crate::Error> {
-    let organization = grant.organization;
-    let services = Arc::clone(&context.services);
-    let last = context.request.headers.get("last-event-id").and_then(|value| value.to_str().ok());
-    let last = last.and_then(|id| id.rsplit_once('-'));
-    if last.is_some_and(|(_, number)| number == END) {
+    let Some(watch) = Watch::resume(context, grant, id, follower) else {
         // The client has received all events. This status tells browsers not to reconnect.
         return Ok(response::empty(StatusCode::NO_CONTENT));
-    }
-    let seen = last
-        .filter(|(epoch, _)| *epoch == follower.epoch())
-        .and_then(|(_, number)| number.parse().ok());
-    let lost = last.is_some() && seen.is_none();
-    let over = Box::pin(over(Arc::clone(&services), grant));
-    let seen = seen.unwrap_or(0);
-    let watch = Watch { services, organization, id, follower, over, seen, lost };
+    };
     let events = futures_util::stream::unfold(Some(watch), |watch| async move {
         let mut watch = watch?;
         let (events, ended) = watch.next().await?;
@@ -128,30 +117,61 @@ pub(crate) async fn over(services: Arc<Services>, grant: Grant) {
     }
 }
 
-/// A client that streams events.
-struct Watch {
-    services: Arc<Services>,
-    organization: OrganizationId,
-    id: ExecutionId,
-    follower: Follower,
+/// A client that streams the events of an execution.
+pub(crate) struct Watch {
+    pub(crate) services: Arc<Services>,
+    pub(crate) organization: OrganizationId,
+    pub(crate) id: ExecutionId,
+    pub(crate) follower: Follower,
     over: BoxFuture<'static, ()>,
-    /// The number of the last event sent.
-    seen: u64,
+    /// The number of the last event that was read.
+    pub(crate) seen: u64,
     /// Whether the ID of the client's last event does not belong to this stream.
     lost: bool,
 }
 
 impl Watch {
-    /// Returns the next events, and whether these events are the last. Returns `None` when the
-    /// service stops, the authorization ends, or the prediction cannot be read; in these cases, the
-    /// client reconnects.
-    async fn next(&mut self) -> Option<(Vec<Event>, bool)> {
+    /// Starts after the event in `Last-Event-ID`, or at the beginning. Returns `None` if that event
+    /// was the last one.
+    pub(crate) fn resume(
+        context: &Context,
+        grant: Grant,
+        id: ExecutionId,
+        follower: Follower,
+    ) -> Option<Self> {
+        let organization = grant.organization;
+        let services = Arc::clone(&context.services);
+        let headers = &context.request.headers;
+        let last = headers.get("last-event-id").and_then(|value| value.to_str().ok());
+        let last = last.and_then(|id| id.rsplit_once('-'));
+        if last.is_some_and(|(_, number)| number == END) {
+            return None;
+        }
+        let seen = last
+            .filter(|(epoch, _)| *epoch == follower.epoch())
+            .and_then(|(_, number)| number.parse().ok());
+        let lost = last.is_some() && seen.is_none();
+        let over = Box::pin(over(Arc::clone(&services), grant));
+        let seen = seen.unwrap_or(0);
+        Some(Self { services, organization, id, follower, over, seen, lost })
+    }
+
+    /// Waits for events after `seen`, which the caller advances. Returns `None` when the service
+    /// stops or the authorization ends.
+    pub(crate) async fn news(&mut self) -> Option<NewEvents> {
         tokio::select! {
             () = self.follower.changed(self.seen) => {}
             () = self.services.engine.stopping() => return None,
             () = &mut self.over => return None,
         }
-        let news = self.follower.events_since(self.seen);
+        Some(self.follower.events_since(self.seen))
+    }
+
+    /// Returns the next events, and whether these events are the last. Returns `None` when the
+    /// service stops, the authorization ends, or the prediction cannot be read; in these cases, the
+    /// client reconnects.
+    async fn next(&mut self) -> Option<(Vec<Event>, bool)> {
+        let news = self.news().await?;
         let mut events = Vec::with_capacity(news.events.len() + 1);
         if std::mem::take(&mut self.lost) || news.has_gap {
             let reset = wire::event::Event::Reset {};
@@ -168,7 +188,7 @@ impl Watch {
         Some((events, news.ended))
     }
 
-    fn event(&self, name: &'static str, number: &str, data: String) -> Event {
+    pub(crate) fn event(&self, name: &'static str, number: &str, data: String) -> Event {
         Event { id: format!("{}-{number}", self.follower.epoch()), name, data }
     }
 }

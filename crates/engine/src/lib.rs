@@ -56,6 +56,7 @@ pub use self::models::{
     Plans, SecretsFuture,
 };
 pub use self::query::detail::Detail;
+pub use self::query::events::NewEvents;
 pub use self::query::follow::Follower;
 pub use self::query::outline::Outline;
 pub use self::query::unfinished::Aside;

@@ -6,23 +6,19 @@
 
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
 use hyper::StatusCode;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::{Context, Doc, NO_PREDICTION, ResponseDoc, Services, doc};
-use crate::events::over;
+use crate::events::{END, Watch};
 use crate::predictions::{id_of, not_found, shown_output};
 use orrery_domain::execution::{Execution, Status};
 use orrery_domain::ids::{ExecutionId, OrganizationId};
-use orrery_engine::Follower;
 use orrery_http::sse::{self, Event};
 use orrery_http::{Response, response};
 use orrery_wire::replicate::{DoneReason, EventData};
 
-/// The last part of the final event's ID.
-const END: &str = "end";
 const LOST: &str = "some of the output is no longer available as events: get the prediction";
 const AGAIN: &str = "the model has started again after a failure: get the prediction";
 
@@ -47,26 +43,21 @@ pub(crate) const FOLLOW: Doc = Doc {
 pub(crate) async fn follow(context: Context) -> Result<Response, crate::Error> {
     let id = id_of(&context)?;
     let grant = context.grant()?;
-    let organization = grant.organization;
-    let services = Arc::clone(&context.services);
-    let follower = services.engine.follow(organization, id).await.map_err(not_found)?;
-    let last = context.request.headers.get("last-event-id").and_then(|value| value.to_str().ok());
-    let last = last.and_then(|id| id.rsplit_once('-'));
-    if last.is_some_and(|(_, number)| number == END) {
+    let engine = &context.services.engine;
+    let follower = engine.follow(grant.organization, id).await.map_err(not_found)?;
+    let Some(watch) = Watch::resume(&context, grant, id, follower) else {
         return Ok(response::empty(StatusCode::NO_CONTENT));
-    }
-    let seen = last.filter(|(epoch, _)| *epoch == follower.epoch());
-    let seen = seen.and_then(|(_, number)| number.parse().ok()).unwrap_or(0);
-    let over = Box::pin(over(Arc::clone(&services), grant));
-    let retained = follower.events_since(0);
-    let mut received = retained.events.iter().take_while(|event| event.number <= seen);
-    let has_sent = seen > 0 && (retained.has_gap || received.any(|event| event.name == "output"));
+    };
+    let retained = watch.follower.events_since(0);
+    let mut received = retained.events.iter().take_while(|event| event.number <= watch.seen);
+    let has_sent =
+        watch.seen > 0 && (retained.has_gap || received.any(|event| event.name == "output"));
     let translation = Translation { has_sent, ..Translation::default() };
-    let watch = Watch { services, organization, id, follower, over, seen, translation };
-    let events = futures_util::stream::unfold(Some(watch), |watch| async move {
-        let mut watch = watch?;
-        let (events, has_ended) = watch.next().await?;
-        Some((events, (!has_ended).then_some(watch)))
+    let stream = Stream { watch, translation };
+    let events = futures_util::stream::unfold(Some(stream), |stream| async move {
+        let mut stream = stream?;
+        let (events, has_ended) = stream.next().await?;
+        Some((events, (!has_ended).then_some(stream)))
     });
     Ok(sse::response(events))
 }
@@ -135,28 +126,16 @@ fn whole(output: &RawValue) -> Vec<Named> {
 }
 
 /// A client that streams a prediction.
-struct Watch {
-    services: Arc<Services>,
-    organization: OrganizationId,
-    id: ExecutionId,
-    follower: Follower,
-    /// Resolves when the request is no longer authorized.
-    over: BoxFuture<'static, ()>,
-    /// The number of the last event that was read.
-    seen: u64,
+struct Stream {
+    watch: Watch,
     translation: Translation,
 }
 
-impl Watch {
+impl Stream {
     /// Returns the next events, and whether these events are the last. Returns `None` when the
     /// service stops, the authorization ends, or the prediction cannot be read.
     async fn next(&mut self) -> Option<(Vec<Event>, bool)> {
-        tokio::select! {
-            () = self.follower.changed(self.seen) => {}
-            () = self.services.engine.stopping() => return None,
-            () = &mut self.over => return None,
-        }
-        let news = self.follower.events_since(self.seen);
+        let news = self.watch.news().await?;
         let mut events = Vec::new();
         if news.has_gap
             && let Err(reason) = self.translation.lose()
@@ -164,7 +143,7 @@ impl Watch {
             return Some((self.broken_off(events, reason), true));
         }
         for event in &news.events {
-            self.seen = event.number;
+            self.watch.seen = event.number;
             match self.translation.of(event.name, &event.data) {
                 Ok(Some(named)) => events.push(self.event(&event.number.to_string(), named)),
                 Ok(None) => {}
@@ -172,8 +151,8 @@ impl Watch {
             }
         }
         if news.ended {
-            let services = Arc::clone(&self.services);
-            let (organization, id) = (self.organization, self.id);
+            let services = Arc::clone(&self.watch.services);
+            let (organization, id) = (self.watch.organization, self.watch.id);
             let (execution, output) =
                 outcome(services, organization, id, !self.translation.has_sent).await?;
             events.extend(self.end(&execution, output.as_deref()));
@@ -192,7 +171,7 @@ impl Watch {
     /// Returns the last events of a prediction that has ended. `output` is its output if the client
     /// gets it as a whole.
     fn end(&self, execution: &Execution, output: Option<&RawValue>) -> Vec<Event> {
-        let number = self.seen.to_string();
+        let number = self.watch.seen.to_string();
         let mut events = Vec::new();
         if let Some(output) = output {
             events.extend(whole(output).into_iter().map(|named| self.event(&number, named)));
@@ -217,7 +196,7 @@ impl Watch {
                 serde_json::to_string(&data).unwrap_or_default()
             }
         };
-        Event { id: format!("{}-{number}", self.follower.epoch()), name, data }
+        self.watch.event(name, number, data)
     }
 }
 

@@ -48,7 +48,7 @@ impl Files {
     /// [`SignedUrls::render`]: crate::signed_urls::SignedUrls::render
     ///
     /// # Errors
-    /// [`Error::Invalid`] and [`Error::TooLarge`] when an artefact is invalid.
+    /// [`Error::Invalid`] if an artefact is invalid, [`Error::TooLarge`] if it is too large.
     pub async fn keep_artefacts(
         &self,
         origin: Origin<'_>,
@@ -107,7 +107,7 @@ impl Files {
 /// another machine. `bytes_max` limits the total size of the files.
 ///
 /// # Errors
-/// [`Error::Invalid`] and [`Error::TooLarge`] when an artefact is invalid.
+/// [`Error::Invalid`] if an artefact is invalid, [`Error::TooLarge`] if it is too large.
 pub async fn inline_artefacts(
     output: Value,
     folder: &Path,
