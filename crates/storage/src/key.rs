@@ -193,7 +193,7 @@ impl Key {
     /// Creates the prefix of all rows of a table: the bare tag.
     #[must_use]
     pub fn table(table: Table) -> Self {
-        let mut bytes = Vec::with_capacity(40);
+        let mut bytes = Vec::with_capacity(48);
         bytes.push(table as u8);
         Self(bytes)
     }

@@ -66,7 +66,8 @@ pub fn remove(commit: &mut Commit, execution: &Execution) {
 pub fn rows_of(execution: &Execution) -> Vec<(Key, Vec<u8>)> {
     let status = execution.status;
     let value = if status.is_final() { Vec::new() } else { vec![byte_of(status)] };
-    let mut found = vec![(status_row(execution, status), value)];
+    let mut found = Vec::with_capacity(4);
+    found.push((status_row(execution, status), value));
     if let Some(parent) = execution.workflow().and_then(|run| run.parent.as_ref()) {
         let index = index(execution.organization, Attribute::Parent(parent.execution));
         found.push((index.id_newest_first(execution.id), Vec::new()));
