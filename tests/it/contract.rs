@@ -185,6 +185,21 @@ async fn http() {
 }
 
 #[tokio::test]
+async fn comfyui() {
+    let service = Service::start().await;
+    let server = crate::comfyui::Comfy::start().await;
+    let subject = Subject {
+        output_type: "",
+        runner: server.runner(&service),
+        input: order,
+        output: None,
+        fails_with: "provider_error",
+        timeout: "500ms",
+    };
+    hold(&service, &subject).await;
+}
+
+#[tokio::test]
 async fn pull() {
     let subject = Subject {
         output_type: "object",

@@ -31,6 +31,7 @@ mod chat;
 mod chat_accounting;
 mod chat_screens;
 mod children;
+mod comfyui;
 mod commands;
 mod completions;
 mod contract;

@@ -475,6 +475,19 @@ pub fn read_file(path: &Path, limit: u64) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|error| format!("{shown} is not UTF-8: {error}"))
 }
 
+/// Reads a JSON file in the folder of a manifest; `file` must not leave the folder.
+///
+/// # Errors
+/// Returns a message with the problem.
+pub fn json_beside(file: &str, folder: &Path, limit: u64) -> Result<serde_json::Value, String> {
+    let is_plain = |part| matches!(part, std::path::Component::Normal(_));
+    if !Path::new(file).components().all(is_plain) {
+        return Err("must be a file in the manifest's folder".to_owned());
+    }
+    let text = read_file(&folder.join(file), limit)?;
+    serde_json::from_str(&text).map_err(|error| format!("is not valid JSON: {error}"))
+}
+
 /// Returns the line and column of a byte offset in `text`. The line and the column start at 1; the
 /// column is in characters.
 fn line_column(text: &str, offset: usize) -> (usize, usize) {

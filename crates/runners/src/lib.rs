@@ -6,6 +6,7 @@
 //! | [`command`] | the operator's programs, each under a guard |
 //! | [`llm`] | language models from a GGUF file, in a process with llama.cpp |
 //! | [`http`], [`openai`], [`cog`], [`oip`] | inference servers, by protocol |
+//! | [`comfyui`] | graphs of nodes on a ComfyUI server |
 //! | [`endpoints`] | load balancing over the servers of a model |
 //! | [`managed`] | servers that this service starts and stops |
 //! | [`pull`] | models that run on other machines, where workers claim jobs |
@@ -20,6 +21,7 @@
 pub mod backoff;
 pub mod builtin;
 pub mod cog;
+pub mod comfyui;
 pub mod command;
 pub mod endpoints;
 pub mod http;

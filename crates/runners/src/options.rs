@@ -21,7 +21,7 @@ use super::llm::Room;
 use super::managed::{Check, Groups, Server};
 use super::pull::Jobs;
 use super::source::Sources;
-use super::{Runner, builtin, cog, command, http, llm, oip, openai, pull};
+use super::{Runner, builtin, cog, comfyui, command, http, llm, oip, openai, pull};
 use orrery_config::reader::{Parsed, Section};
 use orrery_config::values::{self, one_of, problem};
 use orrery_domain::attempt::Failure;
@@ -41,6 +41,7 @@ const TYPES: &[Type] = &[
     llm::TYPE,
     oip::TYPE,
     pull::TYPE,
+    comfyui::TYPE,
 ];
 
 /// A runner type.

@@ -162,6 +162,12 @@ const MEANINGS: &[(&str, &str)] = &[
         "runner.lease",
         "The lease time: a job goes to another worker if its worker sends no report for this long.",
     ),
+    ("runner.graph", "The graph of ComfyUI, a file in the API form beside the manifest."),
+    (
+        "runner.inputs",
+        "The inputs of requests, each with the node's input that it fills in, such as \
+         `{ prompt = \"6.inputs.text\" }`.",
+    ),
     (
         "runner.organization",
         "The organization whose keys may claim jobs, which contain the inputs of all organizations.",

@@ -15,7 +15,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use orrery_config as config;
-use orrery_config::reader::{Reader, Section, read_file};
+use orrery_config::reader::{Reader, Section, json_beside, read_file};
 use orrery_config::secret::{changeable_by_others, replaceable_by_others};
 use orrery_config::values::{
     self, duration, json, number, one_of, parsed, problem, string, text, whole,
@@ -314,7 +314,7 @@ fn schema(root: &mut Section<'_>, folder: &Path) -> Option<Arc<Schema>> {
         root.suspect(at, &table, &keyword, near_keyword(&keyword));
     }
     let beside = root.optional("request_schema_file", |value| {
-        let schema = schema_file(&text(value)?, folder);
+        let schema = json_beside(&text(value)?, folder, BYTES_MAX);
         let schema = compiled(value, &schema.map_err(|message| problem(value, message))?)?;
         let unknown = unknown_keywords(schema.text()).into_iter();
         let misspelled = unknown.filter_map(|UnknownKeyword { path, keyword }| {
@@ -343,16 +343,6 @@ fn key_at(schema: &values::Value<'_>, unknown: &UnknownKeyword) -> Range<usize> 
     let mut keys = table.get_ref().as_table().into_iter().flatten().map(|(key, _)| key);
     let key = keys.find(|key| *key.get_ref() == unknown.keyword.as_str());
     key.map_or_else(|| table.span(), |key| key.span())
-}
-
-/// Reads a schema file next to the manifest; the path must stay within the manifest's directory.
-fn schema_file(file: &str, folder: &Path) -> Result<Value, String> {
-    let is_plain = |part| matches!(part, std::path::Component::Normal(_));
-    if !Path::new(file).components().all(is_plain) {
-        return Err("must be a file in the manifest's folder".to_owned());
-    }
-    let text = read_file(&folder.join(file), BYTES_MAX)?;
-    serde_json::from_str(&text).map_err(|error| format!("is not valid JSON: {error}"))
 }
 
 /// Returns the request schema that the runner's options imply.

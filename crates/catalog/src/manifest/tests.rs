@@ -240,6 +240,8 @@ fn manifest_runner_refuses_keys_of_other_types() {
         "poll = {}",
         "lease = '1m'",
         "organization = 'x'",
+        "graph = 'x.json'",
+        "inputs = {}",
     ];
     const START: &str = "health start working_dir environment start_timeout stop_timeout load \
                          idle_unload group memory";
@@ -251,6 +253,7 @@ fn manifest_runner_refuses_keys_of_other_types() {
         ("oip", "url urls model version"),
         ("command", "command mode directory env memory_bytes writable"),
         ("pull", "lease organization"),
+        ("comfyui", "url urls graph inputs"),
     ] {
         let mut own: Vec<&str> = own.split(' ').collect();
         if own.contains(&"url") {
