@@ -68,6 +68,8 @@ mod live_screens;
 #[cfg(feature = "llama")]
 mod llm;
 #[cfg(feature = "llama")]
+mod llm_files;
+#[cfg(feature = "llama")]
 mod llm_limits;
 #[cfg(feature = "llama")]
 mod llm_schemas;

@@ -76,12 +76,66 @@ pub(crate) fn write_with(
 ) {
     let tokens = tokens(shape.words);
     let tensors = tensors(shape, tokens.len() as u64);
+    write_file(path, metadata(shape, name, &tokens, entries), &tensors, seed);
+}
+
+/// Writes a small model that rates documents by their relevance to a query.
+pub(crate) fn write_reranker(path: &Path, seed: u64) {
+    let shape = &SMALL;
+    let whole = |size: u64| Entry::Whole(u32::try_from(size).unwrap());
+    let entries = [
+        ("general.architecture", Entry::Text("qwen3")),
+        ("qwen3.context_length", Entry::Whole(shape.context)),
+        ("qwen3.embedding_length", whole(shape.embedding)),
+        ("qwen3.block_count", whole(shape.layers)),
+        ("qwen3.feed_forward_length", whole(shape.feed_forward)),
+        ("qwen3.attention.head_count", whole(shape.heads)),
+        ("qwen3.attention.head_count_kv", whole(shape.kv_heads)),
+        ("qwen3.attention.layer_norm_rms_epsilon", Entry::Number(1e-5)),
+        ("qwen3.pooling_type", Entry::Whole(4)),
+        ("qwen3.classifier.output_labels", Entry::Texts(&["yes", "no"])),
+        ("tokenizer.chat_template.rerank", Entry::Text("Query: {query}\nDocument: {document}\n")),
+    ];
+    let tokens = tokens(shape.words);
+    let mut tensors = tensors(shape, tokens.len() as u64);
+    for layer in 0..shape.layers {
+        for part in ["attn_q_norm", "attn_k_norm"] {
+            tensors.push(Tensor {
+                name: format!("blk.{layer}.{part}.weight"),
+                dimensions: vec![shape.embedding / shape.heads],
+                weights: Weights::F32,
+                scale: None,
+                zeros: 0..0,
+            });
+        }
+    }
+    tensors.push(Tensor::matrix("cls.output.weight".to_owned(), [shape.embedding, 2], 0.1));
+    write_file(path, metadata(shape, "Rater", &tokens, &entries), &tensors, seed);
+}
+
+/// Writes a LoRA adapter for models of this shape.
+pub(crate) fn write_adapter(path: &Path, shape: &Shape, seed: u64) {
+    const RANK: u64 = 4;
+    let mut meta = Metadata::default();
+    meta.text("general.architecture", "llama");
+    meta.text("general.type", "adapter");
+    meta.text("adapter.type", "lora");
+    meta.number("adapter.lora.alpha", 4.0);
+    let name = |part: &str| format!("blk.0.attn_q.weight.lora_{part}");
+    let tensors = [
+        Tensor::matrix(name("a"), [shape.embedding, RANK], 1.0),
+        Tensor::matrix(name("b"), [RANK, shape.embedding], 1.0),
+    ];
+    write_file(path, meta, &tensors, seed);
+}
+
+fn write_file(path: &Path, meta: Metadata, tensors: &[Tensor], seed: u64) {
     let mut file = BufWriter::with_capacity(1 << 20, File::create(path).unwrap());
-    let header = header(shape, name, &tokens, &tensors, entries);
+    let header = header(meta, tensors);
     file.write_all(&header).unwrap();
     pad(&mut file, header.len() as u64);
     let mut noise = Noise(seed | 1);
-    for tensor in &tensors {
+    for tensor in tensors {
         let bytes = tensor.write(&mut file, &mut noise);
         pad(&mut file, bytes);
     }
@@ -99,6 +153,11 @@ struct Tensor {
 }
 
 impl Tensor {
+    fn matrix(name: String, dimensions: [u64; 2], scale: f32) -> Self {
+        let dimensions = dimensions.to_vec();
+        Self { name, dimensions, weights: Weights::F32, scale: Some(scale), zeros: 0..0 }
+    }
+
     fn elements(&self) -> u64 {
         self.dimensions.iter().product()
     }
@@ -207,13 +266,12 @@ fn tokens(words: &str) -> Vec<(String, i32)> {
     all
 }
 
-fn header(
+fn metadata(
     shape: &Shape,
     name: &str,
     tokens: &[(String, i32)],
-    tensors: &[Tensor],
     entries: &[(&'static str, Entry<'_>)],
-) -> Vec<u8> {
+) -> Metadata {
     let replaced = entries.iter().map(|(key, _)| *key).collect();
     let mut meta = Metadata { replaced, ..Metadata::default() };
     meta.text("general.architecture", "llama");
@@ -245,6 +303,10 @@ fn header(
             Entry::Texts(values) => meta.texts(key, values),
         }
     }
+    meta
+}
+
+fn header(meta: Metadata, tensors: &[Tensor]) -> Vec<u8> {
     let mut header = b"GGUF".to_vec();
     header.extend(3_u32.to_le_bytes());
     header.extend((tensors.len() as u64).to_le_bytes());

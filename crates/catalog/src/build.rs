@@ -56,10 +56,12 @@ pub(crate) fn build(
     })
 }
 
-/// Returns the operator's output type, or else the type that the model reports, or else `object`.
+/// Returns the operator's output type, or else the type that the model reports, or else the type that
+/// the runner's options determine, or else `object`.
 fn output_type(manifest: &Manifest, interface: Option<&ModelInterface>) -> OutputType {
     let described = interface.map(|interface| interface.output_type);
-    manifest.output_type.or(described).unwrap_or(OutputType::Object)
+    let determined = || manifest.runner.options.output_type();
+    manifest.output_type.or(described).or_else(determined).unwrap_or(OutputType::Object)
 }
 
 /// Returns the operator's schema, or else the schema that the model reports, or else a schema for

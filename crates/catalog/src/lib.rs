@@ -425,6 +425,9 @@ impl Catalog {
                 report.errors.push(Error { file: path, line: 0, column: 0, message });
                 continue;
             };
+            if manifest.runner.options.is_part() {
+                continue;
+            }
             let loaded = match before.get(&path).filter(|loaded| *loaded.manifest == manifest) {
                 Some(loaded) => Ok(loaded.clone()),
                 None => self.load(manifest, &path),

@@ -26,6 +26,7 @@ use orrery_config::reader::{Parsed, Section};
 use orrery_config::values::{self, one_of, problem};
 use orrery_domain::attempt::Failure;
 use orrery_domain::classify::ErrorClass;
+use orrery_domain::model::OutputType;
 use orrery_domain::money::Usd;
 use orrery_http::client::{Client, Limits, Overflow, Response};
 use orrery_http::egress::Policy;
@@ -65,9 +66,19 @@ pub trait Options: Debug + Send + Sync + Comparable {
         false
     }
 
+    /// Returns the output type, if the options determine it before the model reports it.
+    fn output_type(&self) -> Option<OutputType> {
+        None
+    }
+
     /// Returns the model file, which is then not listed as a separate model.
     fn model_file(&self) -> Option<&Path> {
         None
+    }
+
+    /// Returns whether the model file belongs to another model, so that it is not listed by itself.
+    fn is_part(&self) -> bool {
+        false
     }
 
     /// Returns the files that the runner runs as programs; `None` if it starts none of the operator's

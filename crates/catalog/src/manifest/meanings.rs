@@ -158,6 +158,8 @@ const MEANINGS: &[(&str, &str)] = &[
     ("runner.idle_unload", "How long the model stays in memory without requests."),
     ("runner.load", "When the model is loaded: with its first request, or at the start."),
     ("runner.chat_template", "A chat template that replaces the template in the GGUF file."),
+    ("runner.lora", "A GGUF file with a LoRA adapter of the model."),
+    ("runner.lora_scale", "The factor of the adapter's changes; by default 1."),
     (
         "runner.lease",
         "The lease time: a job goes to another worker if its worker sends no report for this long.",

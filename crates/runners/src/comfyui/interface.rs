@@ -118,7 +118,7 @@ fn property(declaration: &Value) -> Option<(Map<String, Value>, Kind)> {
             }
             _ => return None,
         },
-        _ => return None,
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => return None,
     };
     if let Some(choices) = choices {
         let uploads = ["image_upload", "audio_upload", "video_upload", "animated_image_upload"];
@@ -140,7 +140,7 @@ fn property(declaration: &Value) -> Option<(Map<String, Value>, Kind)> {
 }
 
 /// Returns what the nodes save: files of one type, or any files.
-fn output_type(graph: &Graph) -> OutputType {
+pub(super) fn output_type(graph: &Graph) -> OutputType {
     let types = graph.classes().filter_map(|class| {
         let is = |word: &str| class.contains(word);
         let saves = is("Save") || is("Preview") || is("Combine");

@@ -28,6 +28,7 @@ use super::{Health, Job, Maintenance, ModelInterface, Run, Runner, managed};
 use orrery_config::reader::Section;
 use orrery_domain::attempt::Failure;
 use orrery_domain::classify::ErrorClass;
+use orrery_domain::model::OutputType;
 use orrery_http::client::Client;
 use orrery_runtime::Tasks;
 use orrery_schema as schema;
@@ -61,6 +62,10 @@ impl Options {
 impl options::Options for Options {
     fn is_self_describing(&self) -> bool {
         true
+    }
+
+    fn output_type(&self) -> Option<OutputType> {
+        Some(interface::output_type(&self.graph))
     }
 
     /// A ComfyUI server runs one prompt at a time.

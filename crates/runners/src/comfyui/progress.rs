@@ -12,6 +12,7 @@ use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::client::generate_key;
@@ -135,7 +136,7 @@ impl Watch<'_> {
 /// What the log says so far.
 struct Log {
     /// When the last line about steps was written.
-    last: Option<std::time::Instant>,
+    last: Option<Instant>,
     /// The active node.
     node: Option<String>,
 }

@@ -29,6 +29,8 @@ const LIST_MAX: u64 = 16 * 1024 * 1024;
 /// Maximum size of the whole header, in bytes.
 const HEADER_MAX: u64 = 1024 * 1024 * 1024;
 const DIMENSIONS_MAX: u32 = 4;
+/// The pooling type of models that rate documents.
+const POOLING_RANK: u64 = 4;
 /// Valid range of the number of layers.
 const BLOCKS: std::ops::RangeInclusive<u64> = 1..=512;
 /// Minimum context length, in tokens.
@@ -53,7 +55,16 @@ const ALIGNMENT_MAX: u64 = 1024 * 1024;
 #[error("{0}")]
 pub struct Error(String);
 
+/// Describes a file that other model files use.
+const PART: &str = "is not a model by itself: name it in the manifest of its model";
+
 impl Error {
+    /// Returns whether the file is an adapter or an image encoder, which models use.
+    #[must_use]
+    pub fn is_part(&self) -> bool {
+        self.0 == PART
+    }
+
     fn new(message: impl Into<String>) -> Self {
         Self(message.into())
     }
@@ -85,6 +96,8 @@ pub struct Header {
     pub quantization: &'static str,
     /// Whether the model is an embedding model.
     pub is_embedding: bool,
+    /// Whether the model rates documents by their relevance to a query.
+    pub is_reranker: bool,
     /// Whether the file defines how token vectors are pooled.
     pub has_pooling: bool,
     /// KV cache size per token in bytes, with 16-bit values.
@@ -188,6 +201,11 @@ fn describe(
     };
     let architecture = text("general.architecture");
     let architecture = architecture.ok_or_else(|| Error::new("does not name its architecture"))?;
+    if matches!(text("general.type").as_deref(), Some("adapter" | "mmproj"))
+        || architecture == "clip"
+    {
+        return Err(Error::new(PART));
+    }
     let number = |key: &str| match metadata.get(&format!("{architecture}.{key}")) {
         Some(Value::Number(number) | Value::Largest(number)) => Some(*number),
         _ => None,
@@ -216,7 +234,9 @@ fn describe(
             )));
         }
     }
-    let has_pooling = number("pooling_type").is_some_and(|kind| kind > 0);
+    let pooling = number("pooling_type");
+    let has_pooling = pooling.is_some_and(|kind| kind > 0);
+    let is_reranker = pooling == Some(POOLING_RANK);
     let blocks = number("block_count").unwrap_or(0);
     if !BLOCKS.contains(&blocks) {
         let message = format!("claims {blocks} layers; this program loads 1 to {}", BLOCKS.end());
@@ -236,7 +256,8 @@ fn describe(
         file_bytes,
         parameters: weights.parameters,
         quantization: weights.quantization(),
-        is_embedding: has_pooling || architecture.contains("bert"),
+        is_embedding: !is_reranker && (has_pooling || architecture.contains("bert")),
+        is_reranker,
         has_pooling,
         token_bytes,
         architecture,

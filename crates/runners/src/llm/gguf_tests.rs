@@ -97,12 +97,15 @@ fn gguf_header_describes_the_model() {
             parameters: 64 * 4 + 64,
             quantization: "Q8_0",
             is_embedding: false,
+            is_reranker: false,
             has_pooling: false,
             // 16 numbers per key and 16 per value, 2 heads, 2 layers, 2 bytes each.
             token_bytes: (16 + 16) * 2 * 2 * 2,
         }
     );
     assert!(parse(&good().with("llama.pooling_type", number(1)).bytes()).unwrap().is_embedding);
+    let reranker = parse(&good().with("llama.pooling_type", number(4)).bytes()).unwrap();
+    assert!(reranker.is_reranker && !reranker.is_embedding);
 }
 
 #[test]

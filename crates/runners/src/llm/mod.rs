@@ -27,7 +27,7 @@ use super::openai::{Exchange, Kind};
 use super::options::{self, Dependencies, Model, Type};
 use super::{Health, Job, Maintenance, ModelInterface, Run, Runner, Server, Success};
 use orrery_config::reader::Section;
-use orrery_config::values::{duration, one_of, path, problem, size, whole};
+use orrery_config::values::{duration, number, one_of, path, problem, size, whole};
 use orrery_domain::attempt::Failure;
 use orrery_domain::chat::Operation;
 use orrery_domain::classify::ErrorClass;
@@ -52,6 +52,8 @@ const IDLE_MAX: Duration = Duration::from_secs(366 * 86_400);
 /// Lower and upper bound of `memory_bytes`.
 const MEMORY_MIN: u64 = 64 * 1024 * 1024;
 const MEMORY_MAX: u64 = 1 << 50;
+/// Maximum absolute value of `lora_scale`.
+const LORA_SCALE_MAX: f64 = 100.0;
 
 /// When a model is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,6 +99,18 @@ pub struct Options {
     load: Load,
     chat_template: Option<PathBuf>,
     memory_bytes: Option<u64>,
+    lora: Option<Lora>,
+}
+
+/// A LoRA adapter, which changes the weights of the model.
+#[derive(Debug, Clone, PartialEq)]
+struct Lora {
+    /// The absolute path of the adapter's file.
+    file: PathBuf,
+    /// The file's modification time, used to detect a replaced file.
+    changed: Option<SystemTime>,
+    /// The factor of its changes.
+    scale: f64,
 }
 
 impl Options {
@@ -110,6 +124,13 @@ impl Options {
         let load = section.get("load", Load::OnDemand, one_of(&Load::ALL, Load::as_str));
         let chat_template = section.optional("chat_template", existing(folder));
         let memory_bytes = section.optional("memory_bytes", size(MEMORY_MIN..=MEMORY_MAX));
+        let lora = section.optional("lora", existing(folder));
+        let scale = section.optional("lora_scale", number(-LORA_SCALE_MAX..=LORA_SCALE_MAX));
+        if scale.is_some() && section.span("lora").is_none() {
+            section.error("lora_scale", "`lora_scale` requires `lora`".to_owned());
+        }
+        let lora =
+            lora.map(|file| Lora { changed: changed(&file), scale: scale.unwrap_or(1.0), file });
         let options = Self::of_file(file?);
         Some(Self {
             context: context.unwrap_or(options.context),
@@ -121,6 +142,7 @@ impl Options {
             load,
             chat_template,
             memory_bytes,
+            lora,
             ..options
         })
     }
@@ -133,7 +155,7 @@ impl Options {
         let trained = trained.and_then(|tokens| u32::try_from(tokens).ok());
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
-            changed: std::fs::metadata(&file).and_then(|found| found.modified()).ok(),
+            changed: changed(&file),
             header,
             context: trained.unwrap_or(DEFAULT_CONTEXT).min(DEFAULT_CONTEXT),
             threads: u32::try_from(cores.saturating_sub(1)).unwrap_or(1).clamp(1, THREADS_MAX),
@@ -143,6 +165,7 @@ impl Options {
             load: Load::OnDemand,
             chat_template: None,
             memory_bytes: None,
+            lora: None,
             file,
         }
     }
@@ -160,8 +183,11 @@ impl Options {
     }
 
     fn kind(&self) -> Kind {
-        let is_embedding = self.header().is_some_and(|header| header.is_embedding);
-        if is_embedding { Kind::Embeddings } else { Kind::Chat }
+        match self.header() {
+            Some(header) if header.is_reranker => Kind::Rerank,
+            Some(header) if header.is_embedding => Kind::Embeddings,
+            Some(_) | None => Kind::Chat,
+        }
     }
 
     /// Estimates the memory of the loaded model, in bytes.
@@ -170,7 +196,9 @@ impl Options {
         const BESIDE: u64 = 256 * 1024 * 1024;
         let Some(header) = self.header() else { return 0 };
         let context = header.token_bytes.saturating_mul(self.context.into());
-        header.file_bytes.saturating_add(context).saturating_add(BESIDE)
+        let lora = self.lora.as_ref().and_then(|lora| std::fs::metadata(&lora.file).ok());
+        let lora = lora.map_or(0, |found| found.len());
+        [header.file_bytes, context, lora, BESIDE].into_iter().fold(0, u64::saturating_add)
     }
 
     /// Returns the interface derived from the file.
@@ -207,6 +235,11 @@ fn chat_schema() -> Value {
     schema
 }
 
+/// Returns the modification time of a file.
+fn changed(file: &Path) -> Option<SystemTime> {
+    std::fs::metadata(file).and_then(|found| found.modified()).ok()
+}
+
 /// Parses the path of a file that must exist; a relative path is resolved against `folder`.
 fn existing(
     folder: &Path,
@@ -225,6 +258,10 @@ impl options::Options for Options {
 
     fn model_file(&self) -> Option<&Path> {
         Some(&self.file)
+    }
+
+    fn is_part(&self) -> bool {
+        self.header.as_ref().is_err_and(gguf::Error::is_part)
     }
 
     fn title(&self) -> Option<&str> {

@@ -334,6 +334,8 @@ impl Process {
             batch: options.batch,
             chat_template: options.chat_template.clone(),
             memory_bytes: options.memory_bytes,
+            lora: options.lora.as_ref().map(|lora| lora.file.clone()),
+            lora_scale: options.lora.as_ref().map(|lora| lora.scale),
         };
         let mut command = Command::new(&self.guard.program);
         command.arg("llm-worker").args(args.arguments());

@@ -32,6 +32,9 @@ fn llm_options_have_defaults_and_limits() {
         ("file = 'm.gguf'\nidle_unload = '1ms'", "`idle_unload`"),
         ("file = 'm.gguf'\nmemory_bytes = '1MiB'", "`memory_bytes`"),
         ("file = 'm.gguf'\nchat_template = 'absent'", "absent is not a file"),
+        ("file = 'm.gguf'\nlora = 'absent'", "absent is not a file"),
+        ("file = 'm.gguf'\nlora_scale = 2", "`lora_scale` requires `lora`"),
+        ("file = 'm.gguf'\nlora = 'm.gguf'\nlora_scale = 101", "`lora_scale`: expected a number"),
         ("file = 'm.gguf'\ngpu = true", "unknown key `gpu`"),
     ] {
         let errors = read(more, folder.path()).unwrap_err();

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream as Socket;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use llama_cpp_2::llama_backend::LlamaBackend;
@@ -12,12 +12,14 @@ use llama_cpp_2::model::params::LlamaModelParams;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 
+use super::adapter::Adapter;
+use super::embeddings::{Embedder, Pooling};
 use super::engine::{self, Engine};
 use super::score::{Labels, Scorer};
 use super::server::{self, Chat, Loaded};
 use super::template::ChatTemplate;
 use super::watch::Watch;
-use super::{NOT_STARTED, WorkerArgs, embeddings, log};
+use super::{NOT_STARTED, WorkerArgs, log};
 use crate::llm::gguf::Header;
 use orrery_guard::sandbox::OwnMemory;
 use orrery_guard::{groups, sandbox};
@@ -86,7 +88,8 @@ fn shut_in(args: &WorkerArgs) -> io::Result<(Option<String>, OwnMemory)> {
     }
     let template = args.chat_template.as_ref().map(std::fs::read_to_string).transpose()?;
     let memory = args.memory_bytes.map(|bytes| bytes.saturating_add(STACKS));
-    let own = sandbox::enter_reading(args.parent, &[Path::new(&args.file)], memory)?;
+    let files: Vec<&Path> = args.lora.iter().chain([&args.file]).map(PathBuf::as_path).collect();
+    let own = sandbox::enter_reading(args.parent, &files, memory)?;
     Ok((template, own))
 }
 
@@ -114,8 +117,15 @@ fn load(
         Err(error) => return refuse(format!("its file {error}")),
     };
     let loaded = LlamaModel::load_from_file(&backend, &args.file, &LlamaModelParams::default());
-    let Ok(model) = loaded else {
+    let Ok(mut model) = loaded else {
         return refuse(because("llama.cpp cannot load it"));
+    };
+    let adapter = match &args.lora {
+        None => None,
+        Some(file) => match Adapter::load(&mut model, file, args.lora_scale.unwrap_or(1.0)) {
+            Some(adapter) => Some(adapter),
+            None => return refuse(because("llama.cpp cannot load its adapter")),
+        },
     };
     let model = Arc::new(model);
     let limits = engine::Limits {
@@ -124,23 +134,30 @@ fn load(
         parallel: args.parallel,
         batch: args.batch,
     };
-    if header.is_embedding {
-        let served = embeddings::Embedder::new(&model, &backend, limits, header.has_pooling, watch);
+    if header.is_embedding || header.is_reranker {
+        let pooling = match header {
+            Header { is_reranker: true, .. } => Pooling::Rank,
+            Header { has_pooling: true, .. } => Pooling::OfFile,
+            Header { .. } => Pooling::Mean,
+        };
+        let served = Embedder::new(&model, &backend, limits, pooling, adapter.as_ref(), watch);
         let Ok((mut embedder, jobs)) = served else {
             return refuse(because("llama.cpp cannot create its context"));
         };
-        let loaded = Loaded::embeddings(args.name.clone(), Arc::clone(&model), jobs, limits, watch);
+        let loaded =
+            Loaded::pooled(args.name.clone(), Arc::clone(&model), pooling, jobs, limits, watch);
         let _unheard = ready.send(Some(Ok(Arc::new(loaded))));
         embedder.run();
         return;
     }
     let template = ChatTemplate::of_model(&model, template);
-    let served = Engine::new(&model, &backend, limits, watch);
+    let served = Engine::new(&model, &backend, limits, adapter.as_ref(), watch);
     let Ok((mut engine, jobs)) = served else {
         return refuse(because("llama.cpp cannot create its context"));
     };
     let labels = Arc::new(Labels::of(&model));
-    let (scorer, scores) = Scorer::new(&model, &backend, Arc::clone(&labels), limits, watch);
+    let (scorer, scores) =
+        Scorer::new(&model, &backend, Arc::clone(&labels), limits, adapter, watch);
     let chat = Chat { jobs, template, scores, labels };
     let loaded = Loaded::chat(args.name.clone(), Arc::clone(&model), limits, chat, watch);
     std::thread::scope(|threads| {

@@ -1,4 +1,5 @@
-//! Embeddings: turns texts into unit vectors, several texts per batch.
+//! Models that pool a text: embedding models turn texts into unit vectors, and rerankers rate the
+//! relevance of documents (`rerank`), several texts per batch.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
@@ -7,7 +8,6 @@ use std::sync::{Arc, Weak};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use llama_cpp_2::LlamaContextLoadError;
 use llama_cpp_2::context::LlamaContext;
 use llama_cpp_2::context::params::{LlamaContextParams, LlamaPoolingType};
 use llama_cpp_2::llama_backend::LlamaBackend;
@@ -17,6 +17,7 @@ use llama_cpp_2::token::LlamaToken;
 use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 
+use super::adapter::Adapter;
 use super::engine::{JOBS_MAX, Limits};
 use super::pace::Pace;
 use super::prompt::Sizes;
@@ -38,7 +39,18 @@ pub(super) struct Job {
     pub reply: oneshot::Sender<Result<Vec<Vec<f32>>, String>>,
 }
 
-/// The computation loop of an embedding model.
+/// How a model pools the vectors of a text's tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pooling {
+    /// As its file states.
+    OfFile,
+    /// Its file does not state how: the mean.
+    Mean,
+    /// Into outputs that rate the text.
+    Rank,
+}
+
+/// The computation loop of a model that pools.
 #[derive(Debug)]
 pub(super) struct Embedder<'m> {
     context: LlamaContext<'m>,
@@ -46,6 +58,7 @@ pub(super) struct Embedder<'m> {
     pace: Pace,
     watch: Arc<Watch>,
     sequences_max: usize,
+    pooling: Pooling,
     jobs: Receiver<Job>,
     /// Requests in progress, which take turns to compute one batch each.
     turns: VecDeque<Turn>,
@@ -67,15 +80,18 @@ impl<'m> Embedder<'m> {
         model: &'m Arc<LlamaModel>,
         backend: &LlamaBackend,
         limits: Limits,
-        has_pooling: bool,
+        pooling: Pooling,
+        adapter: Option<&Adapter>,
         watch: &Arc<Watch>,
-    ) -> Result<(Self, SyncSender<Job>), LlamaContextLoadError> {
+    ) -> Result<(Self, SyncSender<Job>), String> {
         // Attention is bidirectional, so each text must fit into one batch.
         let batch = limits.batch.max(limits.context);
-        let pooling =
-            if has_pooling { LlamaPoolingType::Unspecified } else { LlamaPoolingType::Mean };
+        let pooling_type = match pooling {
+            Pooling::OfFile | Pooling::Rank => LlamaPoolingType::Unspecified,
+            Pooling::Mean => LlamaPoolingType::Mean,
+        };
         let params = LlamaContextParams::default()
-            .with_pooling_type(pooling)
+            .with_pooling_type(pooling_type)
             .with_n_ctx(NonZeroU32::new(batch))
             .with_n_batch(batch)
             .with_n_ubatch(batch)
@@ -85,14 +101,15 @@ impl<'m> Embedder<'m> {
             .with_n_threads(limits.threads)
             .with_n_threads_batch(limits.threads)
             .with_no_perf(true);
-        let context = model.new_context(backend, params)?;
+        let mut context = model.new_context(backend, params).map_err(|error| error.to_string())?;
+        adapter.map_or(Ok(()), |adapter| adapter.apply(&mut context))?;
         let batch_max = usize::try_from(batch).unwrap_or(1);
         let sequences_max = usize::try_from(limits.parallel).unwrap_or(1);
         let (sender, jobs) = sync_channel(JOBS_MAX);
         let batch = LlamaBatch::new(batch_max, 1);
         let turns = VecDeque::new();
         let (pace, watch) = (Pace::new(batch_max), Arc::clone(watch));
-        Ok((Self { context, batch, pace, watch, sequences_max, jobs, turns }, sender))
+        Ok((Self { context, batch, pace, watch, sequences_max, pooling, jobs, turns }, sender))
     }
 
     /// Computes until all senders are dropped.
@@ -161,7 +178,7 @@ impl<'m> Embedder<'m> {
         self.pace.note(inputs.iter().map(Vec::len).sum(), begun.elapsed());
         let of_sequence = |id: i32| {
             let vector = self.context.embeddings_seq_ith(id).map_err(|error| error.to_string())?;
-            Ok(unit(vector))
+            Ok(if self.pooling == Pooling::Rank { vector.to_vec() } else { unit(vector) })
         };
         (0..).zip(inputs).map(|(id, _)| of_sequence(id)).collect()
     }

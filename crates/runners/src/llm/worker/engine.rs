@@ -12,16 +12,17 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use llama_cpp_2::DecodeError;
 use llama_cpp_2::context::LlamaContext;
 use llama_cpp_2::context::params::LlamaContextParams;
 use llama_cpp_2::llama_backend::LlamaBackend;
 use llama_cpp_2::llama_batch::LlamaBatch;
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
-use llama_cpp_2::{DecodeError, LlamaContextLoadError};
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 
+use super::adapter::Adapter;
 use super::pace::Pace;
 use super::sampling::{Halt, Likely, Sampler, Sampling, likelihoods};
 use super::slots::Slots;
@@ -205,8 +206,9 @@ impl<'m> Engine<'m> {
         model: &'m Arc<LlamaModel>,
         backend: &LlamaBackend,
         limits: Limits,
+        adapter: Option<&Adapter>,
         watch: &Arc<Watch>,
-    ) -> Result<(Self, SyncSender<Job>), LlamaContextLoadError> {
+    ) -> Result<(Self, SyncSender<Job>), String> {
         let params = LlamaContextParams::default()
             .with_n_ctx(NonZeroU32::new(limits.context))
             .with_n_batch(limits.batch)
@@ -216,7 +218,8 @@ impl<'m> Engine<'m> {
             .with_n_threads(limits.threads)
             .with_n_threads_batch(limits.threads)
             .with_no_perf(true);
-        let context = model.new_context(backend, params)?;
+        let mut context = model.new_context(backend, params).map_err(|error| error.to_string())?;
+        adapter.map_or(Ok(()), |adapter| adapter.apply(&mut context))?;
         let room = usize::try_from(limits.context.min(context.n_ctx())).unwrap_or(1);
         let batch_max = usize::try_from(limits.batch).unwrap_or(1);
         let can_cut = !model.is_recurrent() && !model.is_hybrid();

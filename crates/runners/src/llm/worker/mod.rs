@@ -6,6 +6,8 @@
 //! may crash at any time; the process has no state that is not also in the service's store.
 
 #[cfg(feature = "llama")]
+mod adapter;
+#[cfg(feature = "llama")]
 mod answer;
 #[cfg(feature = "llama")]
 mod boot;
@@ -33,6 +35,8 @@ mod prompt;
 mod python;
 #[cfg(feature = "llama")]
 mod request;
+#[cfg(feature = "llama")]
+mod rerank;
 #[cfg(feature = "llama")]
 mod sampling;
 #[cfg(feature = "llama")]
@@ -72,7 +76,7 @@ pub const SCORE: &str = "/score";
 pub const COUNT: &str = "/count";
 
 /// The settings of the process.
-#[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
+#[derive(Debug, Clone, PartialEq, clap::Args)]
 pub struct WorkerArgs {
     /// The process id of the service; the worker exits when the service does
     #[arg(long, value_name = "PID")]
@@ -104,6 +108,12 @@ pub struct WorkerArgs {
     /// Memory limit, not counting the file
     #[arg(long, value_name = "BYTES")]
     pub memory_bytes: Option<u64>,
+    /// A LoRA adapter
+    #[arg(long, value_name = "FILE")]
+    pub lora: Option<PathBuf>,
+    /// The factor of the adapter's changes
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
+    pub lora_scale: Option<f64>,
 }
 
 impl WorkerArgs {
@@ -127,6 +137,12 @@ impl WorkerArgs {
         }
         if let Some(bytes) = self.memory_bytes {
             add("--memory-bytes", bytes.to_string().into());
+        }
+        if let Some(lora) = &self.lora {
+            add("--lora", lora.clone().into());
+        }
+        if let Some(scale) = self.lora_scale {
+            add("--lora-scale", scale.to_string().into());
         }
         arguments
     }

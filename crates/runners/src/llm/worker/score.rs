@@ -20,6 +20,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 
+use super::adapter::Adapter;
 use super::engine::Limits;
 use super::prompt::{Sizes, overflow};
 use super::request::Refusal;
@@ -96,6 +97,7 @@ pub(super) struct Scorer<'m> {
     backend: &'m LlamaBackend,
     labels: Arc<Labels>,
     limits: Limits,
+    adapter: Option<Adapter>,
     watch: &'m Watch,
     jobs: Receiver<Job>,
 }
@@ -164,10 +166,11 @@ impl<'m> Scorer<'m> {
         backend: &'m LlamaBackend,
         labels: Arc<Labels>,
         limits: Limits,
+        adapter: Option<Adapter>,
         watch: &'m Watch,
     ) -> (Self, SyncSender<Job>) {
         let (sender, jobs) = sync_channel(JOBS_MAX);
-        (Self { model, backend, labels, limits, watch, jobs }, sender)
+        (Self { model, backend, labels, limits, adapter, watch, jobs }, sender)
     }
 
     /// Computes until all senders are dropped.
@@ -201,7 +204,8 @@ impl<'m> Scorer<'m> {
             .with_n_threads_batch(self.limits.threads)
             .with_no_perf(true);
         let context = self.watch.set_aside(|| self.model.new_context(self.backend, params));
-        let context = context.map_err(|error| error.to_string())?;
+        let mut context = context.map_err(|error| error.to_string())?;
+        self.adapter.as_ref().map_or(Ok(()), |adapter| adapter.apply(&mut context))?;
         let batch_max = usize::try_from(self.limits.batch).unwrap_or(1).min(size);
         let batch = LlamaBatch::new(batch_max, sequences.cast_signed());
         let step = batch_max.min(STEP);

@@ -17,6 +17,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use llama_cpp_2::model::LlamaModel;
+use llama_cpp_2::token::LlamaToken;
 use serde_json::Value;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc::{self, Receiver};
@@ -25,13 +26,14 @@ use tokio::sync::{oneshot, watch};
 use super::answer::{Choice, Frame, Shape, Written};
 use super::boot::State;
 use super::completions::Completions;
+use super::embeddings::Pooling;
 use super::engine::{End, Event, Job, Limits};
 use super::prompt::{Prepared, Sizes, prepare};
 use super::request::Refusal;
 use super::score::{self, Labels, Texts};
 use super::template::ChatTemplate;
 use super::watch::{Client, Step, Watch};
-use super::{COUNT, READY, SCORE, embeddings, request};
+use super::{COUNT, READY, SCORE, embeddings, request, rerank};
 use orrery_domain::chat::Operation;
 use orrery_domain::ids::ExecutionId;
 use orrery_runtime::{self as runtime, Clock, Tasks};
@@ -58,11 +60,12 @@ pub(super) struct Loaded {
     work: Work,
 }
 
-/// The model's task: generating text or computing embeddings.
+/// The model's task: generating text, computing embeddings or rating documents.
 #[derive(Debug)]
 enum Work {
     Chat(Box<Chat>),
     Embeddings { jobs: SyncSender<embeddings::Job> },
+    Rerank { jobs: SyncSender<embeddings::Job> },
 }
 
 /// The state of a generating model.
@@ -87,16 +90,21 @@ impl Loaded {
         Self::new(name, model, limits, Work::Chat(Box::new(chat)), watch)
     }
 
-    /// Creates an embedding model.
+    /// Creates an embedding model or a reranker.
     #[must_use]
-    pub(super) fn embeddings(
+    pub(super) fn pooled(
         name: String,
         model: Arc<LlamaModel>,
+        pooling: Pooling,
         jobs: SyncSender<embeddings::Job>,
         limits: Limits,
         watch: &Arc<Watch>,
     ) -> Self {
-        Self::new(name, model, limits, Work::Embeddings { jobs }, watch)
+        let work = match pooling {
+            Pooling::Rank => Work::Rerank { jobs },
+            Pooling::OfFile | Pooling::Mean => Work::Embeddings { jobs },
+        };
+        Self::new(name, model, limits, work, watch)
     }
 
     fn new(
@@ -116,14 +124,14 @@ impl Loaded {
     fn warning(&self) -> Option<String> {
         match &self.work {
             Work::Chat(chat) => chat.template.warning.clone(),
-            Work::Embeddings { .. } => None,
+            Work::Embeddings { .. } | Work::Rerank { .. } => None,
         }
     }
 
     fn chats(&self) -> Result<&Chat, Refusal> {
         match &self.work {
             Work::Chat(chat) => Ok(chat),
-            Work::Embeddings { .. } => {
+            Work::Embeddings { .. } | Work::Rerank { .. } => {
                 Err(Refusal::because(500, "this model does not support chat"))
             }
         }
@@ -167,8 +175,10 @@ async fn answer(request: Request<Incoming>, mut state: watch::Receiver<State>) -
     let is_score = path == SCORE;
     let is_count = path == COUNT;
     let is_text = path == Operation::Completions.path();
+    let is_rerank = path == Operation::Rerank.path();
     let is_chat = is_score || is_count || is_text || path == Operation::Chat.path();
-    if request.method() != Method::POST || !(is_chat || path == Operation::Embeddings.path()) {
+    let is_known = is_chat || is_rerank || path == Operation::Embeddings.path();
+    if request.method() != Method::POST || !is_known {
         return refused(&Refusal::because(404, "no such route"));
     }
     let body = match Limited::new(request.into_body(), REQUEST_MAX).collect().await {
@@ -183,13 +193,17 @@ async fn answer(request: Request<Incoming>, mut state: watch::Receiver<State>) -
             Work::Chat(_) if is_count => count(Arc::clone(&loaded), body, &client).await,
             Work::Chat(_) if is_text => complete(Arc::clone(&loaded), body, &client).await,
             Work::Chat(_) if is_chat => chat(Arc::clone(&loaded), body, &client).await,
-            Work::Embeddings { jobs } if !is_chat => {
+            Work::Embeddings { jobs } if !is_chat && !is_rerank => {
                 embed(Arc::clone(&loaded), body, jobs.clone(), &client).await
             }
-            Work::Chat(_) => Err(Refusal::of("model", "this model does not produce embeddings")),
+            Work::Rerank { jobs } if is_rerank => {
+                rate(Arc::clone(&loaded), body, jobs.clone(), &client).await
+            }
+            Work::Chat(_) => Err(Refusal::of("model", "this model generates text only")),
             Work::Embeddings { .. } => {
                 Err(Refusal::of("model", "this model only produces embeddings"))
             }
+            Work::Rerank { .. } => Err(Refusal::of("model", "this model only rates documents")),
         }
     };
     let answer = tokio::select! {
@@ -388,22 +402,51 @@ async fn embed(
     jobs: SyncSender<embeddings::Job>,
     client: &Arc<Client>,
 ) -> Result<Answer, Refusal> {
-    let reader = Arc::clone(&loaded);
+    let name = loaded.name.clone();
+    let read =
+        move |loaded: &Loaded| embeddings::read(&body, &loaded.model, loaded.sizes, loaded.room);
+    let (vectors, tokens, is_base64) = pooled(loaded, jobs, client, read).await?;
+    Ok(json(StatusCode::OK, &embeddings::answer(&name, &vectors, tokens, is_base64)))
+}
+
+/// Rates documents.
+async fn rate(
+    loaded: Arc<Loaded>,
+    body: Bytes,
+    jobs: SyncSender<embeddings::Job>,
+    client: &Arc<Client>,
+) -> Result<Answer, Refusal> {
+    let name = loaded.name.clone();
+    let read = move |loaded: &Loaded| {
+        let inputs = rerank::read(&body, &loaded.model, loaded.sizes, loaded.room);
+        inputs.map(|inputs| (inputs, ()))
+    };
+    let (outputs, tokens, ()) = pooled(loaded, jobs, client, read).await?;
+    Ok(json(StatusCode::OK, &rerank::answer(&name, &outputs, tokens)))
+}
+
+/// Computes the texts that `read` returns. Returns the output of each text, the number of all
+/// tokens, and what else `read` returned.
+async fn pooled<T: Send + 'static>(
+    loaded: Arc<Loaded>,
+    jobs: SyncSender<embeddings::Job>,
+    client: &Arc<Client>,
+    read: impl FnOnce(&Loaded) -> Result<(Vec<Vec<LlamaToken>>, T), Refusal> + Send + 'static,
+) -> Result<(Vec<Vec<f32>>, usize, T), Refusal> {
     let asked = Arc::downgrade(client);
+    // Tokenizing long texts takes a while, so it runs on a blocking thread.
     let read = tokio::task::spawn_blocking(move || {
-        let work = reader.watch.begin(Step::Reading, &asked);
+        let work = loaded.watch.begin(Step::Reading, &asked);
         work.check()?;
-        embeddings::read(&body, &reader.model, reader.sizes, reader.room)
+        read(&loaded)
     });
-    let (inputs, is_base64) = read.await.map_err(|_panic| panicked())??;
+    let (inputs, beside) = read.await.map_err(|_panic| panicked())??;
     let tokens = inputs.iter().map(Vec::len).sum();
-    let (reply, vectors) = oneshot::channel();
+    let (reply, outputs) = oneshot::channel();
     let client = Arc::downgrade(client);
     jobs.try_send(embeddings::Job { inputs, client, reply }).map_err(|error| busy(&error))?;
-    let vectors = vectors.await.map_err(|_ended| failed("the model's process is ending"))?;
-    let vectors = vectors.map_err(|reason| failed(&reason))?;
-    let name = loaded.name.clone();
-    Ok(json(StatusCode::OK, &embeddings::answer(&name, &vectors, tokens, is_base64)))
+    let outputs = outputs.await.map_err(|_ended| failed("the model's process is ending"))?;
+    Ok((outputs.map_err(|reason| failed(&reason))?, tokens, beside))
 }
 
 async fn score(loaded: Arc<Loaded>, body: Bytes, client: &Arc<Client>) -> Result<Answer, Refusal> {
