@@ -13,6 +13,10 @@ const KIB: u64 = 1024;
 const MIB: u64 = 1024 * 1024;
 /// Available memory, in bytes, below which a service with workers may run out of memory.
 const MEMORY_MIN: u64 = 256 * MIB;
+/// Maximum number of entries that are searched for GPUs.
+const GPUS_MAX: usize = 256;
+/// Memory, in bytes, from which on a GPU of AMD is not part of the processor.
+const GPU_MEMORY_MIN: u64 = 3 * 1024 * MIB;
 /// Files that identify time services: each service creates its file after it has set the clock, or
 /// while it runs.
 const TIME_SERVICES: [(&str, &str); 4] = [
@@ -43,6 +47,41 @@ pub(super) fn language_models() -> Finding {
         Some(concern) => Finding::warning("llm", concern),
         None => Finding::good("llm", "this processor runs language models"),
     }
+}
+
+/// Reports the GPUs of the machine: language models from files use the processor only.
+pub(super) fn graphics() -> Option<Finding> {
+    let names = gpus(Path::new("/"));
+    if names.is_empty() {
+        return None;
+    }
+    let names = names.join(", ");
+    let detail = format!("this machine has a GPU that this build cannot use: {names}");
+    let mend = "let Orrery start a server that uses the GPU: orrery model add llama-server";
+    Some(Finding::good("gpu", detail).mended_by(mend))
+}
+
+/// Returns the names of the GPUs that have memory of their own.
+fn gpus(root: &Path) -> Vec<String> {
+    let folders = |path: &str| {
+        let entries = fs::read_dir(root.join(path)).into_iter().flatten().take(GPUS_MAX);
+        entries.filter_map(|entry| Some(entry.ok()?.path()))
+    };
+    let nvidia = folders("proc/driver/nvidia/gpus").map(|folder| {
+        let text = fs::read_to_string(folder.join("information")).unwrap_or_default();
+        let model = text.lines().find_map(|line| line.strip_prefix("Model:"));
+        model.map_or("NVIDIA", str::trim).to_owned()
+    });
+    let amd = folders("sys/class/drm").filter_map(|card| {
+        let read = |name: &str| fs::read_to_string(card.join("device").join(name)).ok();
+        let memory: u64 = read("mem_info_vram_total")?.trim().parse().ok()?;
+        let name = read("product_name").map(|name| name.trim().to_owned());
+        let is_own = card.file_name()?.to_str()?.starts_with("card") && memory >= GPU_MEMORY_MIN;
+        is_own.then(|| name.filter(|name| !name.is_empty()).unwrap_or_else(|| "AMD".to_owned()))
+    });
+    let mut found: Vec<String> = nvidia.chain(amd).collect();
+    found.sort();
+    found
 }
 
 /// Reports whether models' programs can have their own control groups.
@@ -107,6 +146,23 @@ mod tests {
         assert!(found.concern && found.detail.starts_with("50 of "), "{found:?}");
         fs::write(folder.path().join("memory.max"), "max\n").unwrap();
         assert!(!free_memory(text, Some(folder.path())).concern);
+    }
+
+    #[test]
+    fn gpus_with_memory_of_their_own_are_found() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        assert!(gpus(root.path()).is_empty());
+        write("proc/driver/nvidia/gpus/0000:01:00.0/information", "Model: \t NVIDIA L4\nIRQ: 1\n");
+        write("sys/class/drm/card0/device/mem_info_vram_total", "17163091968\n");
+        write("sys/class/drm/card0/device/product_name", "Radeon RX 7800\n");
+        write("sys/class/drm/renderD128/device/mem_info_vram_total", "17163091968\n");
+        write("sys/class/drm/card1/device/mem_info_vram_total", "536870912\n");
+        assert_eq!(gpus(root.path()), ["NVIDIA L4", "Radeon RX 7800"]);
     }
 
     #[test]

@@ -58,6 +58,7 @@ pub fn settled(config: &Config, now: Timestamp) -> Vec<Finding> {
     found.extend(missing_programs(config));
     found.push(host::sandbox());
     found.push(host::language_models());
+    found.extend(host::graphics());
     found.extend(models::findings(&config.models_dir, &crate::server_groups(config)));
     found.extend(models::unknown_names(config));
     found.extend(tls::findings(config, now));
