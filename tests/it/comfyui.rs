@@ -174,7 +174,9 @@ impl State {
     }
 
     fn queue(&mut self, prompt: Value) -> Result<Value, Value> {
-        let id = prompt["prompt_id"].as_str().unwrap().to_owned();
+        // The real server refuses other IDs.
+        let id: uuid::Uuid = prompt["prompt_id"].as_str().unwrap().parse().unwrap();
+        let id = id.to_string();
         let graph = &prompt["prompt"];
         if graph["2"]["inputs"]["steps"] == 13 {
             let error = json!({"message": "Value not valid", "details": "steps is unlucky"});

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 use url::Url;
+use uuid::Builder;
 
 use super::ComfyRunner;
 use super::graph::Input;
@@ -210,7 +211,8 @@ impl Prompt<'_> {
         let extension = file.name.rsplit_once('.').map(|(_, extension)| extension);
         let extension = extension.filter(|it| it.bytes().all(|byte| byte.is_ascii_alphanumeric()));
         let name = format!("orrery-{digest}.{}", extension.unwrap_or("bin"));
-        let boundary = format!("orrery-{digest}-{}", self.id);
+        // The file cannot contain its own digest. A boundary has at most 70 characters.
+        let boundary = format!("orrery-{digest}");
         let mut body = Vec::with_capacity(file.bytes.len() + 1024);
         for (field, value) in [("type", "input"), ("overwrite", "true")] {
             body.extend(format!("{}\r\n\r\n{value}\r\n", part_head(&boundary, field)).bytes());
@@ -466,16 +468,14 @@ const fn limits(answer_bytes: usize) -> Limits {
     Limits { total: ANSWER_TIMEOUT, answer_bytes, overflow: Overflow::Fail }
 }
 
-/// Returns an ID that is safe in a URL path and unique per attempt.
+/// Returns the ID of an attempt's prompt, which must be a UUID.
 fn id_of(attempt_key: &str) -> String {
-    attempt_key.chars().map(|c| if is_plain_char(c) { c } else { '-' }).collect()
+    let mut bytes = [0; 16];
+    bytes.iter_mut().zip(Sha256::digest(attempt_key)).for_each(|(byte, digest)| *byte = digest);
+    Builder::from_random_bytes(bytes).into_uuid().to_string()
 }
 
 /// Returns whether an ID is safe in a URL path.
 fn is_plain(id: &str) -> bool {
-    !id.is_empty() && id.chars().all(is_plain_char)
-}
-
-const fn is_plain_char(c: char) -> bool {
-    c.is_ascii_alphanumeric() || c == '-' || c == '_'
+    !id.is_empty() && id.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
 }

@@ -12,6 +12,10 @@ use orrery_http::egress::Policy;
 const GRAPH: &str = r#"{"1": {"class_type": "Say", "inputs": {"text": "hi"}},
                         "2": {"class_type": "PreviewAny", "inputs": {"source": ["1", 0]}}}"#;
 
+/// The ID of the prompt of the attempt `e:s:1`.
+const ID: &str = "762fa551-4d66-4107-a00c-8891704e3660";
+const HISTORY: &str = "GET /history/762fa551-4d66-4107-a00c-8891704e3660 HTTP/1.1";
+
 /// Reads the `[runner]` table of a manifest beside the file `graph.json`.
 fn read(graph: &str, rest: &str) -> Result<Options, String> {
     let folder = tempfile::tempdir().unwrap();
@@ -51,14 +55,12 @@ fn job() -> Job {
 async fn comfyui_repeated_attempt_follows_its_prompt() {
     let (url, asked) = stand_in::server(|line, _body, number| {
         let body = match (line, number) {
-            ("GET /history/e-s-1 HTTP/1.1", 0) => json!({}),
+            (HISTORY, 0) => json!({}),
             ("GET /queue HTTP/1.1", _) => {
-                json!({"queue_running": [], "queue_pending": [[4, "e-s-1", {}, {}, []]]})
+                json!({"queue_running": [], "queue_pending": [[4, ID, {}, {}, []]]})
             }
-            ("GET /ws?clientId=e-s-1 HTTP/1.1", _) => return (404, String::new()),
-            ("GET /history/e-s-1 HTTP/1.1", _) => {
-                json!({"e-s-1": {"outputs": {"2": {"text": ["said"]}}, "status": {}}})
-            }
+            (HISTORY, _) => json!({ID: {"outputs": {"2": {"text": ["said"]}}, "status": {}}}),
+            (line, _) if line.starts_with("GET /ws?clientId=") => return (404, String::new()),
             other => panic!("{other:?}"),
         };
         (200, body.to_string())
@@ -88,7 +90,7 @@ async fn comfyui_maps_responses_to_error_classes() {
             "it returned more than 256 files",
         ),
     ] {
-        let text = Box::leak(json!({"e-s-1": history}).to_string().into_boxed_str());
+        let text = Box::leak(json!({ID: history}).to_string().into_boxed_str());
         let text: &'static str = text;
         let (url, _) = stand_in::server(move |_, _, _| (200, text.to_owned())).await;
         let failure = runner(&url).run(job()).await.unwrap_err().failure;
