@@ -23,6 +23,9 @@ const SETTLED: Duration = Duration::from_millis(300);
 /// How often the task checks whether the path leads to a different directory.
 const CHECK_EVERY: Duration = Duration::from_secs(2);
 
+/// Extension of unfinished downloads, as `orrery model pull` and browsers write them.
+const PARTIAL: &str = "part";
+
 /// Device and inode of a directory.
 type Identity = (u64, u64);
 
@@ -81,13 +84,26 @@ impl Watch {
         let changed = Arc::clone(&self.changed);
         let mut watcher =
             notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-                if event.is_ok_and(|event| !event.kind.is_access()) {
+                let is_change = |event: notify::Event| {
+                    // An event without paths says that the watcher has lost events.
+                    let is_overflow = event.paths.is_empty();
+                    let mut paths = event.paths.iter();
+                    !event.kind.is_access() && (is_overflow || paths.any(|path| !is_partial(path)))
+                };
+                if event.is_ok_and(is_change) {
                     changed.notify_one();
                 }
             })?;
         watcher.watch(folder, RecursiveMode::NonRecursive)?;
         Ok(watcher)
     }
+}
+
+/// Returns whether the file is an unfinished download. Such a file changes all the time, and each
+/// change would postpone the reload. The rename at the end of the download is a change of the final
+/// file, too.
+fn is_partial(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == PARTIAL)
 }
 
 fn identity_of(folder: &Path) -> Option<Identity> {
@@ -160,6 +176,7 @@ impl Catalog {
 mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use tokio::sync::mpsc;
 
@@ -215,6 +232,35 @@ mod tests {
         fs::remove_file(&models).unwrap();
         symlink(at("before"), &models).unwrap();
         expect("created", "linked").await;
+        tasks.stop();
+    }
+
+    /// Time is real here: a paused clock would end the quiet period between two changes.
+    #[tokio::test]
+    async fn unfinished_download_does_not_postpone_a_reload() {
+        let folder = tempfile::tempdir().unwrap();
+        let (catalog, _) = Catalog::open(folder.path().to_path_buf(), Dependencies::none());
+        let tasks = Tasks::new();
+        let (tell, mut reloads) = mpsc::unbounded_channel();
+        catalog.watch(&tasks, move |_| tell.send(()).unwrap_or_default());
+        let partial = folder.path().join("model.gguf.part");
+        let is_done = Arc::new(AtomicBool::new(false));
+        let stop = Arc::clone(&is_done);
+        let writer = std::thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                fs::write(&partial, "bytes").unwrap();
+            }
+        });
+        add(folder.path(), "added");
+        let added = tokio::time::timeout(Duration::from_secs(10), async {
+            while catalog.get("added").is_none() {
+                reloads.recv().await.unwrap();
+            }
+        });
+        let added = added.await;
+        is_done.store(true, Ordering::Relaxed);
+        writer.join().unwrap();
+        assert!(added.is_ok(), "the manifest was not loaded");
         tasks.stop();
     }
 }
