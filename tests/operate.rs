@@ -46,12 +46,18 @@ mod metrics;
 mod models;
 #[path = "operate/places.rs"]
 mod places;
+#[path = "operate/pull.rs"]
+mod pull;
+#[path = "operate/recipes.rs"]
+mod recipes;
 #[path = "operate/reload.rs"]
 mod reload;
 #[path = "operate/start_and_stop.rs"]
 mod start_and_stop;
 #[path = "operate/stores.rs"]
 mod stores;
+#[path = "operate/stub.rs"]
+mod stub;
 mod support;
 #[path = "operate/top.rs"]
 mod top;

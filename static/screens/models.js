@@ -29,6 +29,7 @@ import { eventsOf, follow } from "../live.js";
 import { place, setQuery } from "../location.js";
 import { LongText, Output, Tree } from "../output.js";
 import { example, initial } from "../schema.js";
+import { AddModel } from "./add_model.js";
 
 const API = "/api/base/v1";
 const FINAL = ["success", "error", "cancelled"];
@@ -45,7 +46,9 @@ export function List() {
     },
     [name],
   );
-  return html`<${Page} title="Models" intro="Everything that this machine can run. Open a model to try it with a form.">
+  const [isAdding, setAdding] = useState(false);
+  const add = html`<${Button} icon="plus" needs="editor" onClick=${() => setAdding(true)}>Add a model</${Button}>`;
+  return html`<${Page} title="Models" intro="Everything that this machine can run. Open a model to try it with a form." actions=${add}>
     <div class="filters"><${Field} label="Search">${(field) => html`<input ...${field} type="search" value=${name} onInput=${(event) => setQuery({ q: event.currentTarget.value })} />`}</${Field}></div>
     <${Loaded} of=${models}>${({ own, utilities }) => {
       if (name && !own.length && !utilities.length)
@@ -54,7 +57,7 @@ export function List() {
         own.length || name
           ? html`<${Tiles} key=${name} all=${own} heading="h2" />`
           : html`<${Empty} icon="box" title="No models of your own yet">
-      <p>Models are files in the models folder of this machine. The person who runs it adds them.</p></${Empty}>`
+      <p>Models are files in the models folder of this machine. The person who runs it adds them with one command, which <em>Add a model</em> composes.</p></${Empty}>`
       }
       ${
         utilities.length
@@ -62,7 +65,8 @@ export function List() {
       <${Tiles} key=${name} all=${utilities} heading="h3" /></section>`
           : null
       }`;
-    }}</${Loaded}></${Page}>`;
+    }}</${Loaded}>
+    ${isAdding ? html`<${AddModel} onClose=${() => setAdding(false)} />` : null}</${Page}>`;
 }
 
 function Tiles({ all, heading }) {

@@ -7,6 +7,7 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by a panic")]
 
+mod add_model_screens;
 mod admin_api;
 mod agent;
 mod agent_memory;

@@ -15,9 +15,10 @@ use serde_json::Value;
 use crate::document_blocks::{self as blocks, Block, Mark};
 use crate::document_page::{Page, Places};
 
-const DOCUMENTS: [&str; 31] = [
+const DOCUMENTS: [&str; 32] = [
     "README.md",
     "docs/README.md",
+    "docs/adding-models.md",
     "docs/administration.md",
     "docs/agent.md",
     "docs/api.md",
@@ -55,6 +56,9 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("README.md", "needs the run of the block above"),
     ("README.md", "clones this repository"),
     ("README.md", "builds the service and installs packages"),
+    ("docs/adding-models.md", "needs the internet"),
+    ("docs/adding-models.md", "needs the internet"),
+    ("docs/adding-models.md", "needs llama-server"),
     ("docs/api.md", "needs a page in a browser"),
     ("docs/backup.md", "needs a key pair of age"),
     ("docs/backup.md", "needs a damaged store"),
@@ -233,6 +237,13 @@ fn workflows_page_runs_as_written() {
 #[ignore = "needs curl, jq and python3: run tests/run"]
 fn webhooks_page_runs_as_written() {
     Page::new("docs/webhooks.md").run();
+}
+
+#[cfg(feature = "llama")]
+#[test]
+#[ignore = "needs curl, jq and python3: run tests/run"]
+fn adding_models_page_runs_as_written() {
+    Page::new("docs/adding-models.md").run();
 }
 
 #[test]

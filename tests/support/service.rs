@@ -236,7 +236,7 @@ impl Setup {
         self.config.strip_prefix(&self.folder).unwrap_or(&self.config)
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = match self.descriptors {
             None => Command::new(BINARY),
             Some(most) => {

@@ -34,7 +34,7 @@ impl<W: Write> Spared<W> {
         if spare <= expected {
             let message = format!(
                 "the disk has only {spare} free bytes above its reserve: free some space, or write \
-                 the backup to another disk"
+                 to another disk"
             );
             return Err(io::Error::new(io::ErrorKind::StorageFull, message));
         }

@@ -46,8 +46,9 @@ pub(super) const FILES: [Term; 6] = [
     ),
 ];
 
-pub(crate) const ENVIRONMENT: [Term; 5] = [
+pub(crate) const ENVIRONMENT: [Term; 6] = [
     term("ORRERY_CONFIG", "The configuration file, if --config is not given.", &[]),
+    term("HF_ENDPOINT", "The hub for `orrery model pull`, if --endpoint is not given.", &["model"]),
     term("NO_COLOR", "If it is not empty, output has no colors.", &[]),
     term(
         "CREDENTIALS_DIRECTORY",
@@ -74,13 +75,14 @@ pub(crate) const EXIT_STATUS: [(&str, &str); 3] = [
 ];
 
 /// The meaning of exit status 1 for commands that check or test something.
-pub(crate) const FAILURES: [(&str, &str); 9] = [
+pub(crate) const FAILURES: [(&str, &str); 10] = [
     ("check", "A problem would prevent a start, or the check failed."),
     ("doctor", "At least one problem was found (with --quiet: an error), or the diagnosis failed."),
     ("alerts test", "The message was not delivered, or no receiver is configured."),
     ("verify", "The backup or the store is damaged, or it could not be read."),
     ("salvage", "Not everything could be read."),
     ("model check", "A manifest is invalid."),
+    ("model add", "The model cannot be used yet, or the manifest could not be written."),
     ("model test", "The model failed, or it could not be run."),
     ("workflow run", "The execution failed or was cancelled, or it could not be started."),
     ("endpoint test", "The test event was not delivered."),
@@ -149,6 +151,17 @@ pub(crate) const EXAMPLES: &[(&str, &str)] = &[
     ("Show the usage of each key", "orrery usage --by key,month"),
     ("Add credit", "orrery balance top-up --amount 20"),
     ("List who changed keys", "orrery audit list --action key"),
+    ("Download a chat model", "orrery model pull hf:Qwen/Qwen2.5-3B-Instruct-GGUF"),
+    (
+        "Download one file of a repository",
+        "orrery model pull hf:ggerganov/whisper.cpp:ggml-base.bin --into /srv/models",
+    ),
+    ("List the recipes for models", "orrery model add"),
+    ("Add a model of Ollama", "orrery model add ollama --model llama3.2 --slug llama"),
+    (
+        "Let the service start llama-server for a model file",
+        "orrery model add llama-server --model /srv/models/qwen.gguf --slug qwen",
+    ),
     ("Check a manifest", "orrery model check caption.toml"),
     ("Chat with a model", "orrery chat llama"),
     ("Ask the agent", "orrery agent 'Which models read images?'"),

@@ -1,17 +1,24 @@
-//! `orrery model`: lists the models of the catalog, checks manifests and runs a model once.
+//! `orrery model`: lists the models of the catalog, adds models, checks manifests and runs a model
+//! once.
 
+mod add;
+mod pull;
+
+use std::fs;
 use std::io;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Subcommand;
+use rustix::process::geteuid;
 use serde_json::{Value, json};
 
-use super::key::understood;
-use super::output::{self, Column, Output};
-use super::place::of_service;
-use super::{Shape, service};
+use crate::key::understood;
+use crate::output::{self, Column, Output};
+use crate::place::of_service;
+use crate::{Shape, block_on, service};
 use orrery_config::Config;
 use orrery_domain::classify::ErrorClass;
 use orrery_http::content;
@@ -20,11 +27,15 @@ use orrery_wire::operator::{ModelTest, ModelTestEvent, Models};
 
 /// Maximum size of an event, in bytes: the largest output and its envelope.
 const EVENT_MAX: usize = 300 * 1024 * 1024;
+/// Permission bits of others.
+const OTHERS: u32 = 0o007;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     /// List the models with their current load
     List(Shape),
+    Add(add::Add),
+    Pull(Box<pull::Pull>),
     /// Check manifests and report every problem with its line and column
     Check {
         #[arg(required = true, value_name = "FILE")]
@@ -47,12 +58,17 @@ pub(super) fn run(command: Command, file: Option<&Path>) -> anyhow::Result<ExitC
     match command {
         Command::Check { files } => check(&files, of_service(file).ok().as_ref()),
         Command::List(shape) => {
-            super::block_on(list(&Output::new(shape.json), &of_service(file)?))?;
+            block_on(list(&Output::new(shape.json), &of_service(file)?))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Add(asked) => add::run(&asked, file),
+        Command::Pull(asked) => {
+            block_on(pull::run(*asked, file))?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Test { slug, input, shape } => {
             let output = Output::new(shape.json);
-            super::block_on(test(&slug, &input, &output, &of_service(file)?))
+            block_on(test(&slug, &input, &output, &of_service(file)?))
         }
     }
 }
@@ -354,6 +370,17 @@ impl io::Write for Run {
     }
 }
 
+/// Lets those read the file who may read its folder. If root pulls for an installed service, the
+/// file belongs to the group of the folder.
+fn give_to_service(file: &fs::File, folder: &Path) -> io::Result<()> {
+    let place = fs::metadata(folder)?;
+    if geteuid().is_root() {
+        fchown(file, Some(place.uid()), Some(place.gid()))?;
+    }
+    let mode = if place.mode() & OTHERS == 0 { 0o640 } else { 0o644 };
+    file.set_permissions(fs::Permissions::from_mode(mode))
+}
+
 /// Checks each file. The exit code is a failure if any file has an error. Without a configuration,
 /// the models' groups are not checked.
 fn check(files: &[PathBuf], config: Option<&Config>) -> anyhow::Result<ExitCode> {
@@ -373,4 +400,35 @@ fn check(files: &[PathBuf], config: Option<&Config>) -> anyhow::Result<ExitCode>
         }
     }
     Ok(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::parse::understood;
+
+    #[test]
+    fn cli_parses_sources_and_recipes() {
+        let parsed =
+            |line: &str| understood(format!("orrery model {line}").split(' ').map(Into::into));
+        for line in [
+            "pull hf:a/b",
+            "pull hf:a/b:Q8_0 --into d --endpoint file:///mnt/hub --token-file t --json",
+            "pull https://h/a.gguf",
+            "add --json",
+            "add ollama --slug a/b --url http://h:1/v1 --model m --force",
+            "add comfyui --graph g.json",
+        ] {
+            assert!(parsed(line).is_ok(), "{line}");
+        }
+        for line in [
+            "pull",
+            "pull a/b",
+            "pull hf:a/b --sha256 12",
+            "add --slug a",
+            "add ollama --url h:1",
+            "add ollama --slug /",
+        ] {
+            assert_eq!(parsed(line).unwrap_err().exit_code(), 2, "{line}");
+        }
+    }
 }
