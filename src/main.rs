@@ -23,7 +23,7 @@
 //! catalog     workflows
 //! engine
 //! runners     webhooks    alerts      batches
-//! records     guard       telemetry
+//! records     guard       telemetry   whisper
 //! storage     http        config      dialects
 //! wire        runtime
 //! domain      schema
@@ -41,6 +41,7 @@
 //! | `config` | the configuration file; the strict TOML reader and the secrets, both shared with manifests |
 //! | `telemetry` | logs and metrics |
 //! | `guard` | the process between the service and the worker of a `command` model; the sandbox of built-in models |
+//! | `whisper` | whisper.cpp, linked with the ggml of llama.cpp |
 //! | `records` | the repositories of an organization: accounts, members, billing, secrets, schedules, files, chains, the audit log |
 //! | `webhooks` | the durable outbox: at-least-once delivery of completions |
 //! | `alerts` | tells the operator of the doctor's findings |

@@ -35,6 +35,8 @@ const RESERVED: &[(&str, &[&str], &str)] = &[
     ("clap", &["cli", "guard", "runners"], "no other crate reads the command line"),
     ("rmcp", &["agent"], "no other crate speaks the Model Context Protocol as a client"),
     ("llama-cpp-2", &["runners"], "no other crate runs language models"),
+    ("whisper-rs", &["whisper"], "it must be linked with llama.cpp's ggml"),
+    ("symphonia", &["runners"], "audio is decoded only in a sandbox"),
 ];
 
 /// Markers of unfinished work, forbidden everywhere including comments.

@@ -16,9 +16,11 @@ fn main() {
     let is_optimized = variable("PROFILE") == "release";
     let given = Some(variable("ORRERY_COMMIT")).filter(|commit| !commit.is_empty());
     let commit = given.or_else(|| is_optimized.then(of_git).flatten());
-    let llama = (!variable("CARGO_FEATURE_LLAMA").is_empty()).then(|| "llama".to_owned());
+    let feature = |variable: &str, name: &str| env::var_os(variable).map(|_set| name.to_owned());
+    let llama = feature("CARGO_FEATURE_LLAMA", "llama");
+    let whisper = feature("CARGO_FEATURE_WHISPER", "whisper");
     let parts: Vec<String> =
-        [commit, llama, Some(variable("TARGET"))].into_iter().flatten().collect();
+        [commit, llama, whisper, Some(variable("TARGET"))].into_iter().flatten().collect();
     println!("cargo::rustc-env=ORRERY_BUILD={}", parts.join(", "));
 }
 

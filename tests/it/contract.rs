@@ -268,6 +268,40 @@ async fn cog() {
     assert_eq!(refused["error"], "invalid input: missing required field 'do'");
 }
 
+#[cfg(feature = "whisper")]
+#[tokio::test]
+async fn whisper() {
+    use crate::support::whisper;
+
+    /// Returns audio of few samples that is too long to be recognized in time for `slow`.
+    fn audio(order: &str) -> Value {
+        use base64::Engine;
+        let wav = match order {
+            "good" => whisper::wav(16_000, 1, 2.0),
+            "slow" => whisper::wav(1000, 1, 1200.0),
+            _ => b"no audio".to_vec(),
+        };
+        let text = base64::engine::general_purpose::STANDARD.encode(wav);
+        json!({"audio": format!("data:audio/wav;base64,{text}")})
+    }
+    let service = Service::start().await;
+    let file = service.models().join("ggml-small.bin");
+    whisper::write(&file, &whisper::SMALL);
+    let text = whisper::TEXT.trim();
+    let segment = json!({"start": 0.0, "end": 2.0, "text": text});
+    let subject = Subject {
+        output_type: "",
+        runner: format!("type = 'whisper'\nfile = {file:?}\nthreads = 1"),
+        input: audio,
+        output: Some(json!({
+            "text": text, "language": "en", "duration": 2.0, "segments": [segment],
+        })),
+        fails_with: "invalid_user_input",
+        timeout: "300ms",
+    };
+    hold(&service, &subject).await;
+}
+
 #[tokio::test]
 async fn oip() {
     let provider = Provider::start().await;

@@ -500,7 +500,7 @@ async fn llm_idle_model_is_unloaded() {
     let model = service.running.services.catalog.get("small").unwrap();
     let local = || model.runner.local().unwrap();
     assert!(local().resident_bytes.unwrap() > 1_000_000);
-    assert_eq!((local().context, local().quantization), (2048, Some("F32")));
+    assert_eq!((local().context, local().quantization), (Some(2048), Some("F32")));
     until("unloaded", async || local().resident_bytes.is_none().then_some(())).await;
     chat(&service, ask("x", json!({"max_tokens": 1}))).await;
     assert!(local().resident_bytes.is_some());

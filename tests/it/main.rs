@@ -128,4 +128,6 @@ mod usage_screens;
 mod values;
 mod webhook_endpoints;
 mod webhooks;
+#[cfg(feature = "whisper")]
+mod whisper;
 mod workflows;

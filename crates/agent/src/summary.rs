@@ -68,7 +68,8 @@ impl Inner {
     /// configured one.
     fn context_tokens(&self, model: &str) -> usize {
         let local = self.catalog.get(model).and_then(|model| model.runner.local());
-        let tokens = local.map_or(self.options.context_tokens, |local| local.context);
+        let context = local.and_then(|local| local.context);
+        let tokens = context.unwrap_or(self.options.context_tokens);
         usize::try_from(tokens).unwrap_or(usize::MAX)
     }
 

@@ -39,16 +39,15 @@ use orrery_domain::spelling;
 use orrery_engine as engine;
 use orrery_runners::managed::Groups;
 pub use orrery_runners::managed::Server as ManagedServer;
-use orrery_runners::options::Dependencies;
+use orrery_runners::options::{Dependencies, is_model_file};
 pub use orrery_runners::pull;
 use orrery_runners::{Health, ModelInterface, Runner, builtin};
 use orrery_schema::{Patience, Schema, ValidationError};
 
 /// Maximum number of manifests and model files in the models directory.
 const FILES_MAX: usize = 10_000;
-/// Extensions of manifests and of model files.
+/// The extension of manifests.
 const MANIFEST: &str = "toml";
-const MODEL_FILE: &str = "gguf";
 
 /// A model that the service offers.
 #[derive(Debug)]
@@ -307,7 +306,6 @@ impl Catalog {
             |model: &Arc<Model>| files.values().any(|loaded| Arc::ptr_eq(&loaded.model, model));
         let mut sources: BTreeMap<Slug, PathBuf> = BTreeMap::new();
         // Manifests take precedence over model files without a manifest.
-        let is_model_file = |path: &Path| manifest::has_extension(path, MODEL_FILE);
         let (bare, written): (Vec<_>, Vec<_>) =
             found.iter().partition(|(path, _)| is_model_file(path));
         for (path, Loaded { model, .. }) in written.into_iter().chain(bare) {
@@ -353,12 +351,11 @@ impl Catalog {
             }
         };
         self.shared.unreadable.store(None);
-        let ends = |ending: &'static str| {
-            let has_ending = move |path: &&PathBuf| manifest::has_extension(path, ending);
-            paths.iter().filter(has_ending).take(FILES_MAX).cloned()
+        let all = |is_kind: fn(&Path) -> bool| {
+            paths.iter().filter(move |path| is_kind(path)).take(FILES_MAX).cloned()
         };
         let mut found = Files::new();
-        for path in ends(MANIFEST) {
+        for path in all(|path| manifest::has_extension(path, MANIFEST)) {
             let loaded = manifest::read(&path).and_then(|manifest| {
                 // An unchanged manifest retains its runner and the runner's processes.
                 match before.get(&path).filter(|loaded| *loaded.manifest == manifest) {
@@ -378,7 +375,7 @@ impl Catalog {
                 }
             }
         }
-        let held_back = self.add_model_files(ends(MODEL_FILE), before, &mut found, report);
+        let held_back = self.add_model_files(all(is_model_file), before, &mut found, report);
         (found, held_back)
     }
 
@@ -564,7 +561,7 @@ pub struct Outline {
 #[must_use]
 pub fn outline(path: &Path) -> Option<Outline> {
     let slug = manifest::slug_meant(path)?;
-    let manifest = match manifest::has_extension(path, MODEL_FILE) {
+    let manifest = match is_model_file(path) {
         true => manifest::of_model_file(path),
         false => manifest::read(path).ok(),
     };

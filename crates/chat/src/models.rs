@@ -255,7 +255,7 @@ impl Inner {
             owned_by: None,
             created: None,
             pricing: model.pricing.clone(),
-            context: model.runner.local().map(|local| local.context),
+            context: model.runner.local().and_then(|local| local.context),
             is_failing: model.failing().is_some(),
         })
     }

@@ -111,7 +111,7 @@ impl Candidate {
     /// Returns the context length in tokens, if known.
     #[must_use]
     pub(crate) fn context(&self) -> Option<u32> {
-        Some(self.local.as_ref()?.runner.local()?.context)
+        self.local.as_ref()?.runner.local()?.context
     }
 
     /// Returns the maximum cost of `answers` answers that use `tokens` in total.

@@ -254,8 +254,8 @@ impl Inner {
                     (answer, None, Some(lease))
                 }
                 Target::Process(process) => {
-                    let whole = content.whole().unwrap_or_default();
-                    let request = request(path)?.map(|_streamed| whole);
+                    let (head, _unsent) = request(path)?.into_parts();
+                    let request = || Request::from_parts(head.clone(), content.body());
                     let opened = process.open(request, may_fall_back).await;
                     let (answer, in_use) = opened.map_err(|error| unopened(name, &error))?;
                     (answer.map(Arriving::from), Some(in_use), None)

@@ -81,7 +81,7 @@ use self::parse::understood;
 use self::place::{of_service, of_service_or_defaults, of_service_unless};
 use orrery_guard as guard;
 use orrery_runners::builtin::worker as builtin_worker;
-use orrery_runners::llm;
+use orrery_runners::{llm, whisper};
 
 /// Details of `--version`: commit and date if known, features, target. Set by `build.rs`; `-V`
 /// prints only the version.
@@ -205,6 +205,9 @@ enum Command {
     /// Run a language model without files and network (started by the service)
     #[command(hide = true)]
     LlmWorker(llm::worker::WorkerArgs),
+    /// Recognize speech without files and network (started by the service)
+    #[command(hide = true)]
+    WhisperWorker(whisper::worker::WorkerArgs),
     /// Run this binary as a systemd service: install it, remove it, show its status
     #[command(subcommand)]
     Service(unit::Command),
@@ -308,12 +311,9 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         }
         Command::Guard(args) => return Ok(guarded(guard::run(&args))),
         Command::Fence(args) => return Ok(guarded(Err(guard::fence::run(&args)))),
-        Command::BuiltinWorker(args) => {
-            return Ok(ExitCode::from(builtin_worker::run(&args).context("the worker")?));
-        }
-        Command::LlmWorker(args) => {
-            return Ok(ExitCode::from(llm::worker::run(&args).context("the worker")?));
-        }
+        Command::BuiltinWorker(args) => return worked(builtin_worker::run(&args)),
+        Command::LlmWorker(args) => return worked(llm::worker::run(&args)),
+        Command::WhisperWorker(args) => return worked(whisper::worker::run(&args)),
         Command::Service(command) => block_on(unit::run(command))?,
         Command::Schema { name } => output::json(&orrery_app::schema(&name))?,
         Command::Completions { shell } => completion::print(shell)?,
@@ -352,6 +352,11 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
         .thread_name("orrery")
         .build()
         .context("the asynchronous runtime cannot start")
+}
+
+/// Returns the exit code of a worker process.
+fn worked(code: std::io::Result<u8>) -> anyhow::Result<ExitCode> {
+    code.map(ExitCode::from).context("the worker")
 }
 
 /// Returns the exit code of a guard or a fence. An error is reported to the service over standard
@@ -524,6 +529,7 @@ mod tests {
         let build = build.and_then(|rest| rest.strip_suffix(')')).unwrap_or_default();
         let parts: Vec<&str> = build.split(", ").collect();
         assert_eq!(parts.contains(&"llama"), cfg!(feature = "llama"), "{long}");
+        assert_eq!(parts.contains(&"whisper"), cfg!(feature = "whisper"), "{long}");
         let target = parts.last().copied().unwrap_or_default();
         assert!(target.starts_with(std::env::consts::ARCH), "{long}");
         assert!(target.contains("-linux-"), "{long}");

@@ -5,6 +5,7 @@
 //! | [`builtin`] | the models built into the binary, in sandboxed worker processes |
 //! | [`command`] | the operator's programs, each under a guard |
 //! | [`llm`] | language models from a GGUF file, in a process with llama.cpp |
+//! | [`whisper`] | speech recognition from a ggml file, in a process with whisper.cpp |
 //! | [`http`], [`openai`], [`cog`], [`oip`] | inference servers, by protocol |
 //! | [`comfyui`] | graphs of nodes on a ComfyUI server |
 //! | [`endpoints`] | load balancing over the servers of a model |
@@ -37,6 +38,7 @@ pub mod source;
 #[cfg(test)]
 mod stand_in;
 pub mod tail;
+pub mod whisper;
 
 use std::future::Future;
 use std::path::Path;
@@ -185,8 +187,9 @@ pub struct LocalModel {
     pub file_bytes: u64,
     /// The most common data type of the model's weights, such as `Q4_K`.
     pub quantization: Option<&'static str>,
-    /// Context length shared by all concurrent generations, in tokens.
-    pub context: u32,
+    /// Context length shared by all concurrent generations, in tokens; `None` for models whose input
+    /// has any length.
+    pub context: Option<u32>,
     /// Resident memory of the model's process in bytes; `None` if the model is not loaded.
     pub resident_bytes: Option<u64>,
 }

@@ -21,7 +21,7 @@ use super::llm::Room;
 use super::managed::{Check, Groups, Server};
 use super::pull::Jobs;
 use super::source::Sources;
-use super::{Runner, builtin, cog, comfyui, command, http, llm, oip, openai, pull};
+use super::{Runner, builtin, cog, comfyui, command, http, llm, oip, openai, pull, whisper};
 use orrery_config::reader::{Parsed, Section};
 use orrery_config::values::{self, one_of, problem};
 use orrery_domain::attempt::Failure;
@@ -43,6 +43,7 @@ const TYPES: &[Type] = &[
     oip::TYPE,
     pull::TYPE,
     comfyui::TYPE,
+    whisper::TYPE,
 ];
 
 /// A runner type.
@@ -264,9 +265,20 @@ impl Config {
     /// Returns the runner configuration of a model file without a manifest.
     #[must_use]
     pub fn of_model_file(file: &Path) -> Self {
-        let options = llm::Options::of_file(file.to_path_buf());
-        Self { type_name: llm::TYPE.name, options: Arc::new(options) }
+        let path = file.to_path_buf();
+        if whisper::is_model_file(file) {
+            let options = Arc::new(whisper::Options::of_file(path));
+            return Self { type_name: whisper::TYPE.name, options };
+        }
+        Self { type_name: llm::TYPE.name, options: Arc::new(llm::Options::of_file(path)) }
     }
+}
+
+/// Returns whether a file is a model that needs no manifest, by its name.
+#[must_use]
+pub fn is_model_file(file: &Path) -> bool {
+    let is_gguf = file.extension().is_some_and(|own| own.eq_ignore_ascii_case("gguf"));
+    is_gguf || whisper::is_model_file(file)
 }
 
 /// Parses the `[runner]` table of a manifest in the directory `folder`; errors are recorded in the

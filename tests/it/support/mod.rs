@@ -22,6 +22,9 @@ mod service;
 mod shown;
 mod tree;
 pub(crate) mod upstream;
+#[path = "../../support/whisper.rs"]
+#[allow(dead_code, reason = "benchmarks use the rest")]
+pub(crate) mod whisper;
 
 use std::future::Future;
 use std::path::Path;

@@ -140,7 +140,7 @@ pub(crate) fn of_model_file(path: &Path) -> Option<Manifest> {
         title: title.unwrap_or_else(|| slug.to_string()),
         description: String::new(),
         output_type: None,
-        concurrency: DEFAULT_CONCURRENCY,
+        concurrency: runner.options.concurrency().unwrap_or(DEFAULT_CONCURRENCY),
         timeout: MODEL_FILE_TIMEOUT,
         queue_limit: DEFAULT_QUEUE_LIMIT,
         retry: Policy::once(),

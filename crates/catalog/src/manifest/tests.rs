@@ -242,6 +242,8 @@ fn manifest_runner_refuses_keys_of_other_types() {
         "organization = 'x'",
         "graph = 'x.json'",
         "inputs = {}",
+        "beam = 1",
+        "language = 'en'",
     ];
     const START: &str = "health start working_dir environment start_timeout stop_timeout load \
                          idle_unload group memory";
@@ -254,6 +256,7 @@ fn manifest_runner_refuses_keys_of_other_types() {
         ("command", "command mode directory env memory_bytes writable"),
         ("pull", "lease organization"),
         ("comfyui", "url urls graph inputs"),
+        ("whisper", "file language beam threads idle_unload load memory_bytes"),
     ] {
         let mut own: Vec<&str> = own.split(' ').collect();
         if own.contains(&"url") {

@@ -1,5 +1,5 @@
 //! A multipart form (RFC 7578): its parts as received from a client, and the body that is sent to a
-//! model's server. Files are read from disk while they are sent.
+//! model's server or process. Files are read from disk while they are sent.
 
 use bytes::Bytes;
 use futures_util::stream;
@@ -9,6 +9,7 @@ use orrery_domain::ids::ExecutionId;
 use orrery_http::form_data::{file_head, part_head};
 use orrery_http::{self as http, body};
 use orrery_records::files::Temporary;
+use orrery_runners::whisper::ask;
 
 /// Number of bytes read from disk at a time.
 const BLOCK: usize = 64 * 1024;
@@ -69,14 +70,23 @@ impl Form {
         }
         text.push_str(&format!("--{boundary}--\r\n"));
         segments.push(Segment::Text(text.into()));
-        Encoded { boundary, segments }
+        let media_type = format!("multipart/form-data; boundary={boundary}");
+        Encoded { media_type, segments }
+    }
+
+    /// Returns the form as the body of a request to a local process.
+    pub(super) fn frame(&self) -> Encoded {
+        let fields = ask::encode(&self.fields).into();
+        let files = self.files.iter().map(|file| Segment::File(file.content.clone()));
+        let segments = std::iter::once(Segment::Text(fields)).chain(files).collect();
+        Encoded { media_type: ask::MEDIA_TYPE.to_owned(), segments }
     }
 }
 
 /// A form as the body of a request.
 #[derive(Debug)]
 pub(super) struct Encoded {
-    boundary: String,
+    media_type: String,
     segments: Vec<Segment>,
 }
 
@@ -97,7 +107,7 @@ impl Segment {
 
 impl Content for Encoded {
     fn media_type(&self) -> String {
-        format!("multipart/form-data; boundary={}", self.boundary)
+        self.media_type.clone()
     }
 
     fn size(&self) -> u64 {

@@ -36,7 +36,7 @@ use self::request::{Asked as Format, Request, Wanted, milliseconds};
 use super::call::{Caller, Came, End, place_at};
 use super::ending::Ending;
 use super::error::{Error, Failure};
-use super::route::Candidate;
+use super::route::{Candidate, Target};
 use super::service::{Chat, Inner};
 use super::tokens::InFlight;
 use super::upstream::{Asked, EVENTS, JSON, Opened, Responded, note};
@@ -257,7 +257,9 @@ impl Call {
     /// Sends the request, and reads the answer up to the point from which it can be relayed.
     async fn ask(&mut self, format: Format) -> Result<Begun, Failure> {
         let name = self.candidate.name.clone();
-        let content = self.request.content(self.id, self.candidate.target.model(), format)?;
+        let target = &self.candidate.target;
+        let is_process = matches!(target, Target::Process(_));
+        let content = self.request.content(self.id, target.model(), format, is_process)?;
         let mut limits = self.candidate.limits(&self.inner, true);
         if let Some(model) = &self.candidate.local {
             limits.idle = model.timeout;

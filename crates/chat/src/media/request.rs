@@ -208,13 +208,14 @@ impl Request {
         }
     }
 
-    /// Returns the body to send to a server. `model` is the server's name for the model, if it
-    /// differs from the client's.
+    /// Returns the body to send to a server, or to a process of this machine. `model` is the server's
+    /// name for the model, if it differs from the client's.
     pub(super) fn content(
         &mut self,
         id: ExecutionId,
         model: Option<&str>,
         asked: Asked,
+        is_process: bool,
     ) -> Result<Box<dyn Content>, Failure> {
         let sent = match self.wanted {
             Wanted::Transcript(format) => Some(spelled(format)),
@@ -246,7 +247,7 @@ impl Request {
             Body::Form(form) => {
                 form.set("model", Some(model));
                 form.set(FORMAT, format);
-                Ok(Box::new(form.encode(id)))
+                Ok(Box::new(if is_process { form.frame() } else { form.encode(id) }))
             }
         }
     }

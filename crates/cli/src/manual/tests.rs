@@ -38,7 +38,7 @@ fn manual_pages_have_all_sections() {
             assert!(pages.contains_key(&format!("orrery-{name}.1")), "{name}");
         }
     }
-    for hidden in ["guard", "fence", "builtin-worker", "llm-worker"] {
+    for hidden in ["guard", "fence", "builtin-worker", "llm-worker", "whisper-worker"] {
         assert!(!pages.contains_key(&format!("orrery-{hidden}.1")), "{hidden}");
         assert!(!root.contains(hidden), "{hidden}");
     }

@@ -133,7 +133,7 @@ fn show_local(answer: &Models, output: &Output) -> anyhow::Result<()> {
                 model.slug.clone(),
                 size(local.file_bytes),
                 local.quantization.clone().unwrap_or_default(),
-                local.context.to_string(),
+                local.context.map(|tokens| tokens.to_string()).unwrap_or_default(),
                 local.resident_bytes.map_or_else(|| "not loaded".to_owned(), size),
             ]
         })

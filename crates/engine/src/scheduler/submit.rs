@@ -248,7 +248,7 @@ impl Inner {
     fn price_of_model(&self, slug: &str, used: TokenBound) -> Price {
         let Some(work) = self.models.model(slug) else { return Price::default() };
         let Some(pricing) = work.pricing else { return Price::default() };
-        let tokens = used.tokens(work.runner.local().map(|local| local.context));
+        let tokens = used.tokens(work.runner.local().and_then(|local| local.context));
         let usage = Usage { run_time: work.timeout, ..used.media().with(tokens) };
         Price { known: pricing.most(&usage), open: pricing.is_reported() }
     }

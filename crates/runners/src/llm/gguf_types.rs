@@ -13,7 +13,7 @@ pub(super) const fn width(kind: u32) -> Option<u64> {
 
 /// Returns the properties of a tensor type: its name, the elements per block and the bytes per
 /// block.
-pub(super) const fn tensor_type(kind: u32) -> Option<(&'static str, u64, u64)> {
+pub(crate) const fn tensor_type(kind: u32) -> Option<(&'static str, u64, u64)> {
     Some(match kind {
         0 => ("F32", 1, 4),
         1 => ("F16", 1, 2),

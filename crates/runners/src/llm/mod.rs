@@ -7,11 +7,12 @@
 //! generations (`process`). This file parses the manifest; it generates no text itself.
 
 pub mod gguf;
-mod gguf_types;
+pub(crate) mod gguf_types;
 mod process;
 mod room;
 pub mod worker;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -19,6 +20,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 
 use self::gguf::{CONTEXT_MIN, Header};
+pub(crate) use self::process::Program;
 pub use self::process::{InUse, OpenError, Process};
 pub use self::room::Room;
 pub use self::worker::{COUNT, SCORE};
@@ -32,6 +34,7 @@ use orrery_domain::attempt::Failure;
 use orrery_domain::chat::Operation;
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::model::{OutputType, Usage};
+use orrery_http::body;
 use orrery_http::places::Arriving;
 use orrery_runtime as runtime;
 use orrery_schema::Schema;
@@ -39,19 +42,19 @@ use orrery_schema::Schema;
 /// Default context length in tokens, if the model supports at least as many.
 const DEFAULT_CONTEXT: u32 = 8192;
 const CONTEXT_MAX: u32 = 4 * 1024 * 1024;
-const THREADS_MAX: u32 = 512;
+pub(crate) const THREADS_MAX: u32 = 512;
 /// Default number of concurrent generations.
 const DEFAULT_PARALLEL: u32 = 4;
 const PARALLEL_MAX: u32 = 64;
 /// Default batch size, in tokens.
 const DEFAULT_BATCH: u32 = 256;
 const BATCH_MAX: u32 = 8192;
-const DEFAULT_IDLE: Duration = Duration::from_secs(15 * 60);
-const IDLE_MIN: Duration = Duration::from_secs(1);
-const IDLE_MAX: Duration = Duration::from_secs(366 * 86_400);
+pub(crate) const DEFAULT_IDLE: Duration = Duration::from_secs(15 * 60);
+pub(crate) const IDLE_MIN: Duration = Duration::from_secs(1);
+pub(crate) const IDLE_MAX: Duration = Duration::from_secs(366 * 86_400);
 /// Lower and upper bound of `memory_bytes`.
-const MEMORY_MIN: u64 = 64 * 1024 * 1024;
-const MEMORY_MAX: u64 = 1 << 50;
+pub(crate) const MEMORY_MIN: u64 = 64 * 1024 * 1024;
+pub(crate) const MEMORY_MAX: u64 = 1 << 50;
 /// Maximum absolute value of `lora_scale`.
 const LORA_SCALE_MAX: f64 = 100.0;
 
@@ -153,12 +156,11 @@ impl Options {
         let header = Header::read(&file);
         let trained = header.as_ref().ok().and_then(|header| header.context_length);
         let trained = trained.and_then(|tokens| u32::try_from(tokens).ok());
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             changed: changed(&file),
             header,
             context: trained.unwrap_or(DEFAULT_CONTEXT).min(DEFAULT_CONTEXT),
-            threads: u32::try_from(cores.saturating_sub(1)).unwrap_or(1).clamp(1, THREADS_MAX),
+            threads: default_threads(),
             parallel: DEFAULT_PARALLEL,
             batch: DEFAULT_BATCH,
             idle_unload: DEFAULT_IDLE,
@@ -201,6 +203,38 @@ impl Options {
         [header.file_bytes, context, lora, BESIDE].into_iter().fold(0, u64::saturating_add)
     }
 
+    fn program(&self) -> Program {
+        let mut arguments: Vec<OsString> = Vec::new();
+        let mut add = |name: &str, value: OsString| arguments.extend([name.into(), value]);
+        add("--context", self.context.to_string().into());
+        add("--parallel", self.parallel.to_string().into());
+        add("--batch", self.batch.to_string().into());
+        if let Some(template) = &self.chat_template {
+            add("--chat-template", template.clone().into());
+        }
+        if let Some(lora) = &self.lora {
+            add("--lora", lora.file.clone().into());
+            add("--lora-scale", lora.scale.to_string().into());
+        }
+        let header = self.header();
+        let rejected = self.header.as_ref().err();
+        let fault = rejected.map(|error| format!("its file {} {error}", self.file.display()));
+        Program {
+            command: "llm-worker",
+            arguments,
+            file: self.file.clone(),
+            file_bytes: header.map_or(0, |header| header.file_bytes),
+            quantization: header.map(|header| header.quantization),
+            context: Some(self.context),
+            threads: self.threads,
+            memory_bytes: self.memory_bytes,
+            memory_estimate: self.memory_estimate(),
+            idle_unload: self.idle_unload,
+            load: self.load,
+            fault: fault.or_else(|| worker::unsupported().map(str::to_owned)),
+        }
+    }
+
     /// Returns the interface derived from the file.
     fn interface(&self) -> Option<ModelInterface> {
         let (schema, output_type) = match self.kind() {
@@ -240,8 +274,14 @@ fn changed(file: &Path) -> Option<SystemTime> {
     std::fs::metadata(file).and_then(|found| found.modified()).ok()
 }
 
+/// Returns the default number of compute threads: all cores but one.
+pub(crate) fn default_threads() -> u32 {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    u32::try_from(cores.saturating_sub(1)).unwrap_or(1).clamp(1, THREADS_MAX)
+}
+
 /// Parses the path of a file that must exist; a relative path is resolved against `folder`.
-fn existing(
+pub(crate) fn existing(
     folder: &Path,
 ) -> impl Fn(&orrery_config::values::Value<'_>) -> orrery_config::reader::Parsed<PathBuf> {
     move |value| {
@@ -270,8 +310,8 @@ impl options::Options for Options {
 
     fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner> {
         let interface = self.interface().map(Arc::new);
-        let process = Process::new(self, model, dependencies);
-        Arc::new(LlmRunner { process, interface })
+        let process = Process::new(self.program(), model, dependencies);
+        Arc::new(LlmRunner { process, kind: self.kind(), interface })
     }
 }
 
@@ -279,16 +319,17 @@ impl options::Options for Options {
 #[derive(Debug)]
 struct LlmRunner {
     process: Arc<Process>,
+    kind: Kind,
     interface: Option<Arc<ModelInterface>>,
 }
 
 impl LlmRunner {
     async fn answer(&self, job: &Job) -> Result<(Value, Usage), Failure> {
-        let process = &self.process;
-        let kind = process.options.kind();
+        let (process, kind) = (&self.process, self.kind);
         let exchange = Exchange { kind, model: &process.model, authorization: None };
         let request = exchange.request("", &process.model.name, job, StreamOptions::UsageOnly);
         let request = request.map_err(|failure| exchange.named(failure))?;
+        let request = || request.clone().map(body::full);
         let opened = process.open(request, job.may_fall_back).await;
         let (answer, in_use) = opened.map_err(|error| match error {
             OpenError::Unavailable(reason) => {
@@ -329,7 +370,7 @@ impl Runner for LlmRunner {
     }
 
     fn server(&self, operation: Operation) -> Option<Server> {
-        let kind = self.process.options.kind();
+        let kind = self.kind;
         let continues_text = kind == Kind::Chat && operation == Operation::Completions;
         let serves = continues_text || kind.operations().contains(&operation);
         serves.then(|| Server::Process(Arc::clone(&self.process)))

@@ -6,16 +6,17 @@
 //! active generations are lost. If a process exits in order to abandon the work of one request, the
 //! process is restarted at once, and requests whose response had not begun are repeated.
 
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as Pair;
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper::{Request, Response};
@@ -24,15 +25,16 @@ use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
+use super::Load;
 use super::room::Room;
-use super::worker::{GIVEN_UP, NOT_STARTED, READY, WorkerArgs};
-use super::{Load, Options};
+use super::worker::{CommonArgs, GIVEN_UP, NOT_STARTED, READY};
 use crate::backoff::Backoff;
 use crate::command::GuardConfig;
 use crate::options::{Dependencies, Model};
 use crate::tail::Tail;
 use crate::{Health, LocalModel};
 use orrery_guard::groups::Group;
+use orrery_http::{Body, body};
 use orrery_runtime::shortage::when_able;
 use orrery_runtime::{self as runtime, Tasks};
 
@@ -63,11 +65,37 @@ pub enum OpenError {
     Ended(String),
 }
 
+/// What a process runs, and its limits.
+#[derive(Debug)]
+pub(crate) struct Program {
+    /// The hidden command of this binary.
+    pub command: &'static str,
+    /// The arguments of the command beside [`CommonArgs`].
+    pub arguments: Vec<OsString>,
+    /// The absolute path of the model file.
+    pub file: PathBuf,
+    /// Size of the file in bytes; 0 if it cannot be read.
+    pub file_bytes: u64,
+    /// The most common data type of the model's weights, such as `Q4_K`.
+    pub quantization: Option<&'static str>,
+    /// Context length in tokens, if callers have to keep within it.
+    pub context: Option<u32>,
+    pub threads: u32,
+    pub memory_bytes: Option<u64>,
+    /// Estimated memory of the loaded model, in bytes.
+    pub memory_estimate: u64,
+    pub idle_unload: Duration,
+    pub load: Load,
+    /// The reason why the model can never be loaded, if there is one: an invalid file, or a build or
+    /// processor that cannot run it.
+    pub fault: Option<String>,
+}
+
 /// The process of one model.
 #[derive(Debug)]
 pub struct Process {
-    pub(super) options: Arc<Options>,
-    pub(super) model: Model,
+    program: Program,
+    pub(crate) model: Model,
     guard: GuardConfig,
     room: Arc<Room>,
     /// The standard error of the process.
@@ -95,7 +123,7 @@ struct State {
 /// A process with its model loaded.
 #[derive(Debug)]
 struct Instance {
-    requests: http2::SendRequest<Full<Bytes>>,
+    requests: http2::SendRequest<Body>,
     /// Killed on drop.
     child: Mutex<Child>,
     id: Option<u32>,
@@ -130,11 +158,7 @@ impl Drop for InUse {
 impl Process {
     /// Creates the handle without starting the process.
     #[must_use]
-    pub(super) fn new(
-        options: Arc<Options>,
-        model: Model,
-        dependencies: &Dependencies,
-    ) -> Arc<Self> {
+    pub(crate) fn new(program: Program, model: Model, dependencies: &Dependencies) -> Arc<Self> {
         let state = State {
             instance: None,
             in_use: 0,
@@ -145,7 +169,7 @@ impl Process {
             warning: None,
         };
         let process = Arc::new(Self {
-            options,
+            program,
             model,
             guard: dependencies.guard.clone(),
             room: Arc::clone(&dependencies.room),
@@ -157,21 +181,22 @@ impl Process {
         process
     }
 
-    /// Sends a request whose URI is a path, after loading the model if needed. With `is_impatient`,
-    /// fails at once during the delay after a failure.
+    /// Sends a request whose URI is a path, after loading the model if needed. `request` makes the
+    /// request again if it has to be repeated. With `is_impatient`, fails at once during the delay
+    /// after a failure.
     ///
     /// # Errors
     /// [`OpenError`]
     pub async fn open(
         self: &Arc<Self>,
-        request: Request<Bytes>,
+        request: impl Fn() -> Request<Body>,
         is_impatient: bool,
     ) -> Result<(Response<Incoming>, InUse), OpenError> {
         let mut repeats = 0;
         loop {
             let in_use = self.loaded(is_impatient).await.map_err(OpenError::Unavailable)?;
             let mut requests = in_use.instance.requests.clone();
-            let error = match requests.send_request(request.clone().map(Full::new)).await {
+            let error = match requests.send_request(request()).await {
                 Ok(answer) => return Ok((answer, in_use)),
                 Err(error) => error,
             };
@@ -264,7 +289,7 @@ impl Process {
 
     /// Starts the process and waits until its model is loaded.
     async fn start(&self, is_impatient: bool) -> Result<(Instance, Option<String>), String> {
-        self.fault().map_or(Ok(()), Err)?;
+        self.program.fault.clone().map_or(Ok(()), Err)?;
         if let Some(ended) = self.take() {
             // Kill a previous process that may still be exiting.
             ended.kill().await;
@@ -273,8 +298,8 @@ impl Process {
         let begun = runtime::monotonic_now();
         let group = self.guard.groups.as_ref();
         // The file's pages count toward the control group but not toward the memory limit.
-        let file = self.options.header().map_or(0, |header| header.file_bytes);
-        let most = self.options.memory_bytes.map(|bytes| bytes.saturating_add(file));
+        let file = self.program.file_bytes;
+        let most = self.program.memory_bytes.map(|bytes| bytes.saturating_add(file));
         let group = group.map(|groups| groups.make(most)).transpose();
         let group =
             group.map_err(|error| format!("its control group cannot be created: {error}"))?;
@@ -322,23 +347,17 @@ impl Process {
     fn spawn(&self, group: Option<&Group>) -> io::Result<(Child, UnixStream)> {
         let (ours, theirs) = Pair::pair()?;
         ours.set_nonblocking(true)?;
-        let options = &self.options;
-        let args = WorkerArgs {
+        let program = &self.program;
+        let args = CommonArgs {
             parent: i32::try_from(std::process::id()).map_err(io::Error::other)?,
             group: group.map(|group| group.path().to_path_buf()),
             name: self.model.name.clone(),
-            file: options.file.clone(),
-            context: options.context,
-            threads: options.threads,
-            parallel: options.parallel,
-            batch: options.batch,
-            chat_template: options.chat_template.clone(),
-            memory_bytes: options.memory_bytes,
-            lora: options.lora.as_ref().map(|lora| lora.file.clone()),
-            lora_scale: options.lora.as_ref().map(|lora| lora.scale),
+            file: program.file.clone(),
+            threads: program.threads,
+            memory_bytes: program.memory_bytes,
         };
         let mut command = Command::new(&self.guard.program);
-        command.arg("llm-worker").args(args.arguments());
+        command.arg(program.command).args(args.arguments()).args(&program.arguments);
         command.env_clear().current_dir("/").kill_on_drop(true);
         // A separate process group prevents terminal signals from reaching the process: only the
         // service receives them, and lets running work finish.
@@ -346,15 +365,6 @@ impl Process {
         command.stdin(Stdio::from(OwnedFd::from(theirs)));
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         Ok((command.spawn()?, UnixStream::from_std(ours)?))
-    }
-
-    /// Returns the reason why the model can never be loaded, if there is one: an invalid file, or a
-    /// build or processor that cannot run models.
-    fn fault(&self) -> Option<String> {
-        if let Err(error) = &self.options.header {
-            return Some(format!("its file {} {error}", self.options.file.display()));
-        }
-        super::worker::unsupported().map(str::to_owned)
     }
 
     /// Waits briefly for the process to exit after an interrupted response. Returns how the process
@@ -397,7 +407,7 @@ impl Process {
             return line;
         }
         match status.signal() {
-            Some(libc::SIGKILL) if self.options.memory_bytes.is_some() => {
+            Some(libc::SIGKILL) if self.program.memory_bytes.is_some() => {
                 "its process was killed: it may have reached its `memory_bytes`".to_owned()
             }
             _ => format!("its process ended ({status})"),
@@ -405,12 +415,12 @@ impl Process {
     }
 
     /// Returns the model's health; an unloaded model has the health of its last load attempt.
-    pub(super) fn health(&self) -> Health {
-        if let Some(reason) = self.fault() {
-            return Health::Failing(reason);
+    pub(crate) fn health(&self) -> Health {
+        if let Some(reason) = &self.program.fault {
+            return Health::Failing(reason.clone());
         }
         let state = self.lock();
-        match (&state.failure, &state.instance, self.options.load) {
+        match (&state.failure, &state.instance, self.program.load) {
             (Some(reason), ..) => Health::Failing(reason.clone()),
             _ if state.warning.is_some() => {
                 Health::Impaired(state.warning.clone().unwrap_or_default())
@@ -421,21 +431,21 @@ impl Process {
     }
 
     /// Loads and unloads the model as configured, and records exits.
-    pub(super) async fn maintain(self: &Arc<Self>) {
+    pub(crate) async fn maintain(self: &Arc<Self>) {
         let is_due = {
             let mut state = self.lock();
             if let Some(status) = state.instance.as_ref().and_then(|instance| instance.ended()) {
                 self.note_end(&mut state, status);
             }
-            let wanted = self.options.load == Load::AtStart && state.instance.is_none();
+            let wanted = self.program.load == Load::AtStart && state.instance.is_none();
             wanted && state.backoff.left().is_zero()
         };
-        if is_due && self.fault().is_none() {
+        if is_due && self.program.fault.is_none() {
             let _failure_is_noted = self.loaded(true).await;
         }
         let idle = self.idle_since().map(|since| since.elapsed());
-        if self.options.load == Load::OnDemand
-            && idle.is_some_and(|idle| idle >= self.options.idle_unload)
+        if self.program.load == Load::OnDemand
+            && idle.is_some_and(|idle| idle >= self.program.idle_unload)
         {
             self.unload().await;
         }
@@ -454,8 +464,8 @@ impl Process {
     }
 
     /// Estimates the memory of the loaded model, in bytes.
-    pub(super) fn memory_estimate(&self) -> u64 {
-        self.options.memory_estimate()
+    pub(super) const fn memory_estimate(&self) -> u64 {
+        self.program.memory_estimate
     }
 
     /// Stops the process unless it is serving a request.
@@ -471,18 +481,17 @@ impl Process {
         if state.in_use > 0 { None } else { state.instance.take() }
     }
 
-    pub(super) fn diagnostics(&self) -> Option<String> {
+    pub(crate) fn diagnostics(&self) -> Option<String> {
         Some(self.tail.text()).filter(|text| !text.is_empty())
     }
 
     /// Returns the properties of the model and of its process.
-    pub(super) fn local(&self) -> LocalModel {
-        let header = self.options.header();
+    pub(crate) fn local(&self) -> LocalModel {
         let id = self.lock().instance.as_ref().and_then(|instance| instance.id);
         LocalModel {
-            file_bytes: header.map_or(0, |header| header.file_bytes),
-            quantization: header.map(|header| header.quantization),
-            context: self.options.context,
+            file_bytes: self.program.file_bytes,
+            quantization: self.program.quantization,
+            context: self.program.context,
             resident_bytes: id.and_then(resident_bytes),
         }
     }
@@ -521,7 +530,7 @@ impl Instance {
     /// Waits until the model is loaded. Returns a warning if the model has a fault. The error is
     /// the message from the process, or `None` if the process exited.
     async fn is_ready(&self) -> Result<Option<String>, Option<String>> {
-        let request = Request::get(READY).body(Full::default()).map_err(|_never| None)?;
+        let request = Request::get(READY).body(body::empty()).map_err(|_never| None)?;
         let answer = self.requests.clone().send_request(request).await.map_err(|_ended| None)?;
         let is_loaded = answer.status().is_success();
         let said = Limited::new(answer.into_body(), REFUSAL_MAX).collect().await;

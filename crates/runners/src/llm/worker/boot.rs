@@ -22,7 +22,6 @@ use super::watch::Watch;
 use super::{NOT_STARTED, WorkerArgs, log};
 use crate::llm::gguf::Header;
 use orrery_guard::sandbox::OwnMemory;
-use orrery_guard::{groups, sandbox};
 use orrery_runtime::memory;
 
 /// Number of threads that parse requests: prompts are tokenized in parallel with the model's
@@ -47,14 +46,7 @@ pub(super) fn run(args: &WorkerArgs) -> io::Result<u8> {
     memory::keep_less()?;
     let (template, own) = match shut_in(args) {
         Ok(shut_in) => shut_in,
-        Err(error) => {
-            // The service reads standard error and shows its last line.
-            drop(io::Write::write_all(
-                &mut io::stderr(),
-                format!("its process cannot enter its sandbox: {error}\n").as_bytes(),
-            ));
-            return Ok(NOT_STARTED);
-        }
+        Err(error) => return Ok(not_started(&error)),
     };
     log::set_up();
     let socket = Socket::from(io::stdin().as_fd().try_clone_to_owned()?);
@@ -80,16 +72,20 @@ pub(super) fn run(args: &WorkerArgs) -> io::Result<u8> {
     Ok(0)
 }
 
+/// Reports that the sandbox cannot be entered, and returns the exit code of the process.
+pub(crate) fn not_started(error: &io::Error) -> u8 {
+    let text = format!("its process cannot enter its sandbox: {error}\n");
+    // The service reads standard error and shows its last line.
+    drop(io::Write::write_all(&mut io::stderr(), text.as_bytes()));
+    NOT_STARTED
+}
+
 /// Drops access to everything except the model's files. Returns the operator's chat template, and a
 /// view of the process's memory.
 fn shut_in(args: &WorkerArgs) -> io::Result<(Option<String>, OwnMemory)> {
-    if let Some(group) = &args.group {
-        groups::enter(group)?;
-    }
     let template = args.chat_template.as_ref().map(std::fs::read_to_string).transpose()?;
-    let memory = args.memory_bytes.map(|bytes| bytes.saturating_add(STACKS));
-    let files: Vec<&Path> = args.lora.iter().chain([&args.file]).map(PathBuf::as_path).collect();
-    let own = sandbox::enter_reading(args.parent, &files, memory)?;
+    let adapter: Vec<&Path> = args.lora.iter().map(PathBuf::as_path).collect();
+    let own = args.common.enter_sandbox(STACKS, &adapter)?;
     Ok((template, own))
 }
 
@@ -112,11 +108,12 @@ fn load(
         Ok(backend) => backend,
         Err(error) => return refuse(format!("llama.cpp cannot start: {error}")),
     };
-    let header = match Header::read(&args.file) {
+    let header = match Header::read(&args.common.file) {
         Ok(header) => header,
         Err(error) => return refuse(format!("its file {error}")),
     };
-    let loaded = LlamaModel::load_from_file(&backend, &args.file, &LlamaModelParams::default());
+    let loaded =
+        LlamaModel::load_from_file(&backend, &args.common.file, &LlamaModelParams::default());
     let Ok(mut model) = loaded else {
         return refuse(because("llama.cpp cannot load it"));
     };
@@ -130,7 +127,7 @@ fn load(
     let model = Arc::new(model);
     let limits = engine::Limits {
         context: args.context,
-        threads: i32::try_from(args.threads).unwrap_or(1),
+        threads: i32::try_from(args.common.threads).unwrap_or(1),
         parallel: args.parallel,
         batch: args.batch,
     };
@@ -144,8 +141,14 @@ fn load(
         let Ok((mut embedder, jobs)) = served else {
             return refuse(because("llama.cpp cannot create its context"));
         };
-        let loaded =
-            Loaded::pooled(args.name.clone(), Arc::clone(&model), pooling, jobs, limits, watch);
+        let loaded = Loaded::pooled(
+            args.common.name.clone(),
+            Arc::clone(&model),
+            pooling,
+            jobs,
+            limits,
+            watch,
+        );
         let _unheard = ready.send(Some(Ok(Arc::new(loaded))));
         embedder.run();
         return;
@@ -159,7 +162,7 @@ fn load(
     let (scorer, scores) =
         Scorer::new(&model, &backend, Arc::clone(&labels), limits, adapter, watch);
     let chat = Chat { jobs, template, scores, labels };
-    let loaded = Loaded::chat(args.name.clone(), Arc::clone(&model), limits, chat, watch);
+    let loaded = Loaded::chat(args.common.name.clone(), Arc::clone(&model), limits, chat, watch);
     std::thread::scope(|threads| {
         let work = move || or_abort(|| scorer.run());
         let named = std::thread::Builder::new().name("scores".to_owned()).stack_size(STACK);
@@ -175,7 +178,7 @@ fn load(
 
 /// Aborts the process if the work panics: without its loops the process is useless, and the service
 /// starts a new one.
-fn or_abort(work: impl FnOnce()) {
+pub(crate) fn or_abort(work: impl FnOnce()) {
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {
         std::process::abort();
     }

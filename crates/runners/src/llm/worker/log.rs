@@ -13,7 +13,7 @@ const SHOWN_MAX: usize = 500;
 static LAST: Mutex<String> = Mutex::new(String::new());
 
 /// Installs the log handler.
-pub(super) fn set_up() {
+pub(crate) fn set_up() {
     tracing_subscriber::fmt()
         .with_max_level(Level::WARN)
         .without_time()
@@ -26,7 +26,7 @@ pub(super) fn set_up() {
 }
 
 /// Returns the last error on one line, or `None` if there was none.
-pub(super) fn last_error() -> Option<String> {
+pub(crate) fn last_error() -> Option<String> {
     let last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
     let line: String = last.chars().take(SHOWN_MAX).collect();
     Some(line).filter(|line| !line.is_empty())

@@ -10,7 +10,7 @@ mod adapter;
 #[cfg(feature = "llama")]
 mod answer;
 #[cfg(feature = "llama")]
-mod boot;
+pub(crate) mod boot;
 #[cfg(feature = "llama")]
 mod completions;
 #[cfg(feature = "llama")]
@@ -22,7 +22,7 @@ mod engine;
 #[cfg(feature = "llama")]
 mod grammar;
 #[cfg(feature = "llama")]
-mod log;
+pub(crate) mod log;
 #[cfg(feature = "llama")]
 mod messages;
 #[cfg(feature = "llama")]
@@ -34,7 +34,7 @@ mod prompt;
 #[cfg(feature = "llama")]
 mod python;
 #[cfg(feature = "llama")]
-mod request;
+pub(crate) mod request;
 #[cfg(feature = "llama")]
 mod rerank;
 #[cfg(feature = "llama")]
@@ -42,7 +42,7 @@ mod sampling;
 #[cfg(feature = "llama")]
 mod score;
 #[cfg(feature = "llama")]
-mod server;
+pub(crate) mod server;
 #[cfg(feature = "llama")]
 mod slots;
 #[cfg(feature = "llama")]
@@ -62,6 +62,11 @@ use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
+#[cfg(feature = "llama")]
+use orrery_guard::sandbox::OwnMemory;
+#[cfg(feature = "llama")]
+use orrery_guard::{groups, sandbox};
+
 /// Exit code of a process that could not start; its last line of output states the reason.
 pub const NOT_STARTED: u8 = 3;
 /// Exit code of a process that exited to abandon work that did not stop by itself; its last line of
@@ -75,9 +80,9 @@ pub const SCORE: &str = "/score";
 /// The route that counts the tokens of a conversation's prompt.
 pub const COUNT: &str = "/count";
 
-/// The settings of the process.
-#[derive(Debug, Clone, PartialEq, clap::Args)]
-pub struct WorkerArgs {
+/// The settings of any process that runs a model.
+#[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
+pub struct CommonArgs {
     /// The process id of the service; the worker exits when the service does
     #[arg(long, value_name = "PID")]
     pub parent: i32,
@@ -88,14 +93,63 @@ pub struct WorkerArgs {
     #[arg(long, value_name = "SLUG")]
     pub name: String,
     /// The model file
-    #[arg(long, value_name = "GGUF")]
+    #[arg(long, value_name = "FILE")]
     pub file: PathBuf,
-    /// Context length shared by all answers, in tokens
-    #[arg(long, value_name = "TOKENS")]
-    pub context: u32,
     /// Number of compute threads
     #[arg(long, value_name = "COUNT")]
     pub threads: u32,
+    /// Memory limit, not counting the file
+    #[arg(long, value_name = "BYTES")]
+    pub memory_bytes: Option<u64>,
+}
+
+impl CommonArgs {
+    /// Builds the command line for these settings.
+    #[must_use]
+    pub fn arguments(&self) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> = Vec::new();
+        let mut add = |name: &str, value: OsString| arguments.extend([name.into(), value]);
+        add("--parent", self.parent.to_string().into());
+        add("--name", self.name.clone().into());
+        add("--file", self.file.clone().into());
+        add("--threads", self.threads.to_string().into());
+        if let Some(group) = &self.group {
+            add("--group", group.clone().into());
+        }
+        if let Some(bytes) = self.memory_bytes {
+            add("--memory-bytes", bytes.to_string().into());
+        }
+        arguments
+    }
+
+    /// Drops access to everything except the model file and `more` files. `beside` is memory in
+    /// addition to the limit. Returns a view of the process's memory.
+    ///
+    /// # Errors
+    /// If the kernel refuses a step.
+    #[cfg(feature = "llama")]
+    pub(crate) fn enter_sandbox(
+        &self,
+        beside: u64,
+        more: &[&std::path::Path],
+    ) -> io::Result<OwnMemory> {
+        if let Some(group) = &self.group {
+            groups::enter(group)?;
+        }
+        let memory = self.memory_bytes.map(|bytes| bytes.saturating_add(beside));
+        let files = [&[self.file.as_path()], more].concat();
+        sandbox::enter_reading(self.parent, &files, memory)
+    }
+}
+
+/// The settings of the process.
+#[derive(Debug, Clone, PartialEq, clap::Args)]
+pub struct WorkerArgs {
+    #[command(flatten)]
+    pub common: CommonArgs,
+    /// Context length shared by all answers, in tokens
+    #[arg(long, value_name = "TOKENS")]
+    pub context: u32,
     /// Maximum number of concurrent answers
     #[arg(long, value_name = "COUNT")]
     pub parallel: u32,
@@ -105,47 +159,12 @@ pub struct WorkerArgs {
     /// A chat template to use instead of the model's own
     #[arg(long, value_name = "FILE")]
     pub chat_template: Option<PathBuf>,
-    /// Memory limit, not counting the file
-    #[arg(long, value_name = "BYTES")]
-    pub memory_bytes: Option<u64>,
     /// A LoRA adapter
     #[arg(long, value_name = "FILE")]
     pub lora: Option<PathBuf>,
     /// The factor of the adapter's changes
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
     pub lora_scale: Option<f64>,
-}
-
-impl WorkerArgs {
-    /// Builds the command line for these settings.
-    #[must_use]
-    pub fn arguments(&self) -> Vec<OsString> {
-        let mut arguments: Vec<OsString> = Vec::new();
-        let mut add = |name: &str, value: OsString| arguments.extend([name.into(), value]);
-        add("--parent", self.parent.to_string().into());
-        add("--name", self.name.clone().into());
-        add("--file", self.file.clone().into());
-        add("--context", self.context.to_string().into());
-        add("--threads", self.threads.to_string().into());
-        add("--parallel", self.parallel.to_string().into());
-        add("--batch", self.batch.to_string().into());
-        if let Some(group) = &self.group {
-            add("--group", group.clone().into());
-        }
-        if let Some(template) = &self.chat_template {
-            add("--chat-template", template.clone().into());
-        }
-        if let Some(bytes) = self.memory_bytes {
-            add("--memory-bytes", bytes.to_string().into());
-        }
-        if let Some(lora) = &self.lora {
-            add("--lora", lora.clone().into());
-        }
-        if let Some(scale) = self.lora_scale {
-            add("--lora-scale", scale.to_string().into());
-        }
-        arguments
-    }
 }
 
 /// Returns an error if this binary cannot run models on this machine, as a phrase that follows "the
@@ -162,7 +181,8 @@ pub fn unsupported() -> Option<&'static str> {
         && is_x86_feature_detected!("bmi2"))
     {
         return Some(
-            "this processor has no AVX2, FMA, F16C or BMI2, which models of the runner `llm` need",
+            "this processor has no AVX2, FMA, F16C or BMI2, which models of the runners `llm` and \
+             `whisper` need",
         );
     }
     None

@@ -70,7 +70,7 @@ const WITHOUT_EFFECT: [&str; 8] = [
 
 /// The error for a rejected request, in OpenAI's format.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(crate) struct Refusal {
     pub status: u16,
     pub message: String,
     pub param: Option<String>,
@@ -80,7 +80,7 @@ pub(super) struct Refusal {
 impl Refusal {
     /// Creates the error for an invalid field.
     #[must_use]
-    pub(super) fn of(param: &str, message: impl Into<String>) -> Self {
+    pub(crate) fn of(param: &str, message: impl Into<String>) -> Self {
         Self {
             status: 400,
             message: message.into(),
@@ -91,13 +91,13 @@ impl Refusal {
 
     /// Creates an error that does not concern a particular field.
     #[must_use]
-    pub(super) fn because(status: u16, message: impl Into<String>) -> Self {
+    pub(crate) fn because(status: u16, message: impl Into<String>) -> Self {
         Self { status, message: message.into(), param: None, code: None }
     }
 
     /// Returns the error as a JSON body.
     #[must_use]
-    pub(super) fn body(&self) -> Vec<u8> {
+    pub(crate) fn body(&self) -> Vec<u8> {
         let body = openai::Error {
             error: openai::Body {
                 message: &self.message,

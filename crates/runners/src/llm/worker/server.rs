@@ -138,7 +138,8 @@ impl Loaded {
     }
 }
 
-type Answer = Response<BoxBody<Bytes, Infallible>>;
+/// The answer to a request.
+pub(crate) type Answer = Response<BoxBody<Bytes, Infallible>>;
 
 /// Serves until the peer closes the connection.
 ///
@@ -148,9 +149,20 @@ pub(super) async fn serve(
     socket: UnixStream,
     state: watch::Receiver<State>,
 ) -> std::io::Result<()> {
+    listen(socket, move |request| answer(request, state.clone())).await
+}
+
+/// Answers requests until the peer closes the connection.
+///
+/// # Errors
+/// Fails if the connection breaks.
+pub(crate) async fn listen<F: Future<Output = Answer> + Send + 'static>(
+    socket: UnixStream,
+    answer: impl Fn(Request<Incoming>) -> F,
+) -> std::io::Result<()> {
     let service = service_fn(|request: Request<Incoming>| {
-        let state = state.clone();
-        async move { Ok::<_, Infallible>(answer(request, state).await) }
+        let answer = answer(request);
+        async move { Ok::<_, Infallible>(answer.await) }
     });
     let mut server = http2::Builder::new(TokioExecutor::new());
     server.max_concurrent_streams(STREAMS_MAX).max_send_buf_size(SEND_BUFFER);
@@ -293,7 +305,7 @@ async fn written<C: Written + Send + 'static>(
         let streamed = Streamed { frame, choices, wants_usage };
         tasks.spawn(stream(loaded, streamed, chunks, Arc::clone(client)));
         let answer = Response::builder().header(CONTENT_TYPE, "text/event-stream");
-        let body = BoxBody::new(Chunks { chunks: body });
+        let body = BoxBody::new(Chunks::of(body));
         return answer.body(body).map_err(|_never| panicked());
     }
     let answers = choices.into_iter();
@@ -512,7 +524,7 @@ fn failure(refusal: &Refusal) -> Bytes {
     [b"data: ", refusal.body().as_slice(), b"\n\n"].concat().into()
 }
 
-fn event(chunk: &Value) -> Bytes {
+pub(crate) fn event(chunk: &Value) -> Bytes {
     format!("data: {chunk}\n\n").into()
 }
 
@@ -520,16 +532,16 @@ fn json(status: StatusCode, body: &Value) -> Answer {
     whole(status, "application/json", body.to_string().into())
 }
 
-fn plain(status: StatusCode, text: String) -> Answer {
+pub(crate) fn plain(status: StatusCode, text: String) -> Answer {
     whole(status, "text/plain", text.into())
 }
 
-fn refused(refusal: &Refusal) -> Answer {
+pub(crate) fn refused(refusal: &Refusal) -> Answer {
     let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     whole(status, "application/json", refusal.body().into())
 }
 
-fn whole(status: StatusCode, kind: &'static str, body: Bytes) -> Answer {
+pub(crate) fn whole(status: StatusCode, kind: &'static str, body: Bytes) -> Answer {
     let mut answer = Response::new(BoxBody::new(Full::new(body)));
     *answer.status_mut() = status;
     answer.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(kind));
@@ -537,8 +549,15 @@ fn whole(status: StatusCode, kind: &'static str, body: Bytes) -> Answer {
 }
 
 /// The body of a stream.
-struct Chunks {
+pub(crate) struct Chunks {
     chunks: Receiver<Bytes>,
+}
+
+impl Chunks {
+    /// Creates the body of a stream whose pieces arrive through `chunks`.
+    pub(crate) const fn of(chunks: Receiver<Bytes>) -> Self {
+        Self { chunks }
+    }
 }
 
 impl Body for Chunks {
