@@ -153,7 +153,7 @@ fn files(folder: &Path) -> (PathBuf, PathBuf) {
     let model = given("ORRERY_BENCH_MODEL").unwrap_or_else(|| {
         let layers = knob("ORRERY_BENCH_LAYERS", 4) as usize;
         let file = folder.join("ggml-ears.bin");
-        whisper::write(&file, &whisper::Shape { state: 384, heads: 6, layers, ..whisper::SMALL });
+        whisper::write(&file, &whisper::Shape { state: 384, heads: 6, layers, ..whisper::SLOW });
         file
     });
     let audio = given("ORRERY_BENCH_WAV").unwrap_or_else(|| {

@@ -286,7 +286,7 @@ async fn whisper() {
     }
     let service = Service::start().await;
     let file = service.models().join("ggml-small.bin");
-    whisper::write(&file, &whisper::SMALL);
+    whisper::write(&file, &whisper::SLOW);
     let text = whisper::TEXT.trim();
     let segment = json!({"start": 0.0, "end": 2.0, "text": text});
     let subject = Subject {

@@ -15,9 +15,9 @@ use crate::support::{Answer, Service, signal, until, whisper};
 const COST: &str = "[cost]\ntype = 'usage_based'\nper_audio_minute = 0.6\n";
 
 /// Starts a service with one model, `ears`.
-async fn service(more: &str) -> Service {
+async fn service(shape: &whisper::Shape, more: &str) -> Service {
     let service = Service::start().await;
-    whisper::write(&service.models().join("ggml-ears.bin"), &whisper::SMALL);
+    whisper::write(&service.models().join("ggml-ears.bin"), shape);
     service.manifest(&format!(
         "slug = 'ears'\n{COST}[runner]\ntype = 'whisper'\nfile = 'ggml-ears.bin'\nthreads = 1\n{more}\n"
     ));
@@ -58,7 +58,7 @@ fn text(stretches: usize) -> String {
 
 #[tokio::test]
 async fn whisper_transcribes_in_every_format() {
-    let service = service("").await;
+    let service = service(&whisper::SMALL, "").await;
     let audio = whisper::wav(44_100, 2, 12.5);
     let said = transcribe(&service, &[], &audio).await.expect(200);
     assert_eq!(said["text"], text(2));
@@ -94,7 +94,7 @@ async fn whisper_transcribes_in_every_format() {
 
 #[tokio::test]
 async fn whisper_translates() {
-    let service = service("").await;
+    let service = service(&whisper::SMALL, "").await;
     let audio = whisper::wav(16_000, 1, 5.0);
     let fields = [("model", "ears"), ("response_format", "verbose_json")];
     let said = send(&service, "/v1/audio/translations", &fields, &audio).await.expect(200);
@@ -104,7 +104,7 @@ async fn whisper_translates() {
 
 #[tokio::test]
 async fn whisper_streams_the_text_as_it_is_recognized() {
-    let service = service("").await;
+    let service = service(&whisper::SMALL, "").await;
     let streamed =
         transcribe(&service, &[("stream", "true")], &whisper::wav(16_000, 1, 30.0)).await;
     assert_eq!(streamed.status, 200);
@@ -118,7 +118,7 @@ async fn whisper_streams_the_text_as_it_is_recognized() {
 
 #[tokio::test]
 async fn whisper_hears_long_audio_in_windows() {
-    let service = service("").await;
+    let service = service(&whisper::SMALL, "").await;
     // The second window begins within the last stretch of the first.
     let seconds = 16 * 60 + 5;
     let audio = whisper::wav(8000, 1, f64::from(seconds));
@@ -136,7 +136,7 @@ async fn whisper_hears_long_audio_in_windows() {
 
 #[tokio::test]
 async fn whisper_prediction_has_segments_and_a_log() {
-    let service = service("").await;
+    let service = service(&whisper::SMALL, "").await;
     let audio = whisper::wav(22_050, 1, 15.0);
     let source = format!("data:audio/wav;base64,{}", STANDARD.encode(&audio));
     let input = json!({"input": {"audio": source, "words": true, "language": "en"}});
@@ -162,7 +162,7 @@ async fn whisper_prediction_has_segments_and_a_log() {
 
 #[tokio::test]
 async fn whisper_refusals_name_the_field() {
-    let service = service("").await;
+    let service = service(&whisper::SMALL, "").await;
     let audio = whisper::wav(16_000, 1, 1.0);
     for (fields, audio, param) in [
         (&[("language", "xx")][..], &audio[..], "language"),
@@ -214,7 +214,7 @@ async fn whisper_model_that_knows_only_english_rejects_other_languages() {
 
 #[tokio::test]
 async fn whisper_starts_again_after_its_process_died() {
-    let service = service("").await;
+    let service = service(&whisper::SMALL, "").await;
     let audio = whisper::wav(16_000, 1, 3.0);
     transcribe(&service, &[], &audio).await.expect(200);
     assert!(signal(worker(&service).unwrap(), Signal::KILL));
@@ -228,7 +228,7 @@ async fn whisper_starts_again_after_its_process_died() {
 
 #[tokio::test]
 async fn whisper_stops_when_the_client_leaves() {
-    let service = service("").await;
+    let service = service(&whisper::SLOW, "").await;
     let catalog = &service.running.services.catalog;
     let audio = whisper::wav(16_000, 1, 3.0);
     transcribe(&service, &[], &audio).await.expect(200);

@@ -10,6 +10,7 @@ pub(crate) mod http;
 pub(crate) mod random;
 pub(crate) mod server;
 pub(crate) mod service;
+pub(crate) mod whisper;
 
 use std::time::{Duration, Instant};
 

@@ -21,16 +21,20 @@ pub(crate) struct Shape {
     pub state: usize,
     pub heads: usize,
     pub layers: usize,
+    /// 1500 in all real models; fewer make the model fast.
+    pub audio_context: usize,
     /// 51,864 for only English, 51,865 for all languages.
     pub vocabulary: usize,
 }
 
 /// About seven megabytes.
-pub(crate) const SMALL: Shape = Shape { state: 64, heads: 1, layers: 1, vocabulary: 51_865 };
+pub(crate) const SMALL: Shape =
+    Shape { state: 64, heads: 1, layers: 1, audio_context: 100, vocabulary: 51_865 };
+/// The same with more work for each second of audio.
+pub(crate) const SLOW: Shape = Shape { audio_context: 1500, ..SMALL };
 
 const MELS: usize = 80;
 const FREQUENCIES: usize = 201;
-const AUDIO_CONTEXT: usize = 1500;
 const TEXT_CONTEXT: usize = 448;
 /// Bytes are the first tokens.
 const HELLO: usize = 256;
@@ -76,8 +80,8 @@ fn followers(vocabulary: usize) -> Vec<(usize, Option<usize>)> {
 /// Writes a model.
 pub(crate) fn write(path: &Path, shape: &Shape) {
     let mut out = BufWriter::new(File::create(path).unwrap());
-    let Shape { state, heads, layers, vocabulary } = *shape;
-    let sizes = [vocabulary, AUDIO_CONTEXT, state, heads, layers];
+    let Shape { state, heads, layers, audio_context, vocabulary } = *shape;
+    let sizes = [vocabulary, audio_context, state, heads, layers];
     let more = [TEXT_CONTEXT, state, heads, layers, MELS, 1, MELS, FREQUENCIES];
     numbers(&mut out, &[0x6767_6d6c]);
     for size in sizes.into_iter().chain(more) {
@@ -165,8 +169,8 @@ fn forward(out: &mut impl Write, name: &str, state: usize, at: &[(usize, usize)]
     same(out, &format!("{name}.2.bias"), state, 0.0);
 }
 
-fn encoder(out: &mut impl Write, &Shape { state, layers, .. }: &Shape) {
-    zeros(out, "encoder.positional_embedding", F32, &[state, AUDIO_CONTEXT]);
+fn encoder(out: &mut impl Write, &Shape { state, layers, audio_context, .. }: &Shape) {
+    zeros(out, "encoder.positional_embedding", F32, &[state, audio_context]);
     zeros(out, "encoder.conv1.weight", F16, &[3, MELS, state]);
     zeros(out, "encoder.conv1.bias", F32, &[1, state]);
     zeros(out, "encoder.conv2.weight", F16, &[3, state, state]);

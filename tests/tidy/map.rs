@@ -20,7 +20,7 @@ fn crates() -> BTreeMap<String, BTreeSet<String>> {
         let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
         let normal = manifest.split("[dev-dependencies]").next().unwrap_or_default();
         let own = normal.lines().filter_map(|line| line.strip_prefix("orrery-"));
-        let own = own.filter_map(|rest| rest.split('.').next()).map(str::to_owned).collect();
+        let own = own.filter_map(|rest| rest.split(['.', ' ']).next()).map(str::to_owned).collect();
         (folder.file_name().unwrap().to_string_lossy().into_owned(), own)
     });
     named.collect()

@@ -44,6 +44,7 @@ mod output;
 mod owner;
 mod parse;
 mod place;
+mod processes;
 #[cfg(test)]
 mod reference;
 mod rehearse;
@@ -309,11 +310,11 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             let is_whole = block_on(salvage::run(asked, &of_service(file)?))?;
             return Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
-        Command::Guard(args) => return Ok(guarded(guard::run(&args))),
-        Command::Fence(args) => return Ok(guarded(Err(guard::fence::run(&args)))),
-        Command::BuiltinWorker(args) => return worked(builtin_worker::run(&args)),
-        Command::LlmWorker(args) => return worked(llm::worker::run(&args)),
-        Command::WhisperWorker(args) => return worked(whisper::worker::run(&args)),
+        Command::Guard(args) => return Ok(processes::guarded(guard::run(&args))),
+        Command::Fence(args) => return Ok(processes::guarded(Err(guard::fence::run(&args)))),
+        Command::BuiltinWorker(args) => return processes::worked(builtin_worker::run(&args)),
+        Command::LlmWorker(args) => return processes::worked(llm::worker::run(&args)),
+        Command::WhisperWorker(args) => return processes::worked(whisper::worker::run(&args)),
         Command::Service(command) => block_on(unit::run(command))?,
         Command::Schema { name } => output::json(&orrery_app::schema(&name))?,
         Command::Completions { shell } => completion::print(shell)?,
@@ -352,23 +353,6 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
         .thread_name("orrery")
         .build()
         .context("the asynchronous runtime cannot start")
-}
-
-/// Returns the exit code of a worker process.
-fn worked(code: std::io::Result<u8>) -> anyhow::Result<ExitCode> {
-    code.map(ExitCode::from).context("the worker")
-}
-
-/// Returns the exit code of a guard or a fence. An error is reported to the service over standard
-/// error.
-fn guarded(ended: std::io::Result<u8>) -> ExitCode {
-    match ended {
-        Ok(code) => ExitCode::from(code),
-        Err(error) => {
-            output::note(&format!("{}{error}", guard::LOG_PREFIX));
-            ExitCode::from(guard::NOT_STARTED)
-        }
-    }
 }
 
 #[cfg(test)]

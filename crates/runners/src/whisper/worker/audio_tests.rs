@@ -108,7 +108,6 @@ fn audio_that_cannot_be_decoded_is_rejected_with_a_reason() {
         (&text, "is not audio"),
         (&wav(16_000, 1, 0, 1), "no sound could be decoded"),
         (&wav(999, 1, 1000, 1), "999 samples per second"),
-        (&wav(16_000, 65, 100, 1), "65 channels"),
         (&opus, "is not audio"),
     ] {
         let reason = decoded(file).unwrap_err().to_string();
@@ -139,6 +138,7 @@ fn audio_that_never_ends_is_read_in_parts() {
         }
     }
     let mut head = wav(16_000, 1, 0, 1);
+    head[4..8].fill(0xff);
     head[40..].fill(0xff);
     let mut audio = Audio::open(Endless { head: Cursor::new(head) }).unwrap();
     let mut samples = Vec::new();

@@ -118,7 +118,7 @@ impl Engine {
                 samples.resize(SHORTEST * TICK, 0.0);
             }
             let certain = if is_last { i64::MAX } else { length - STRETCH };
-            let now = Running { events: events.clone(), offset: start, certain, sent: 0 };
+            let now = Running { events: events.clone(), offset: start, length, certain, sent: 0 };
             *running() = Some(now);
             self.recognize(ask, &samples, language, &done)?;
             let sent = running().as_ref().map_or(0, |now| now.sent);
@@ -256,6 +256,8 @@ struct Running {
     events: Sender<Event>,
     /// Start of the window, in ticks.
     offset: i64,
+    /// Length of the window, in ticks.
+    length: i64,
     /// Segments that end before this time of the window are not recognized again.
     certain: i64,
     /// Number of segments of the window that were reported.
@@ -275,7 +277,9 @@ fn note(found: SegmentCallbackData) {
         return;
     }
     now.sent += 1;
-    let (start, end) = (found.start_timestamp + now.offset, found.end_timestamp + now.offset);
+    // The last segment may end in the silence that whisper.cpp appends.
+    let end = found.end_timestamp.min(now.length).max(found.start_timestamp);
+    let (start, end) = (found.start_timestamp + now.offset, end + now.offset);
     // The client may have left.
     let _left = now.events.send(Event::Heard { start, end, text: found.text });
 }
