@@ -40,9 +40,6 @@ use support::{folder, knob, median};
 
 const FILE: &str = "ORRERY_BENCH_FILE";
 const AUDIO: &str = "ORRERY_BENCH_AUDIO";
-/// The bytes before the samples of a WAV file.
-const HEAD: usize = 44;
-
 /// CPU seconds and seconds for the recording, and bytes of memory.
 struct Cost {
     processor: f64,
@@ -55,6 +52,12 @@ fn main() {
         return bare();
     }
     tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(measure());
+}
+
+/// Returns the samples of a WAV file.
+fn samples_of(file: &[u8]) -> &[u8] {
+    let head = file.windows(4).position(|name| name == b"data").unwrap();
+    &file[head + 8..]
 }
 
 fn threads() -> i32 {
@@ -78,7 +81,7 @@ fn bare() {
     for _line in std::io::stdin().lock().lines() {
         let before = process::processor_seconds(own);
         let begun = Instant::now();
-        let samples: Vec<f32> = audio[HEAD..]
+        let samples: Vec<f32> = samples_of(&audio)
             .chunks_exact(2)
             .map(|bytes| f32::from(i16::from_le_bytes([bytes[0], bytes[1]])) / 32_768.0)
             .collect();
@@ -169,7 +172,7 @@ async fn measure() {
     let folder = folder();
     let (model, recording) = files(folder.path());
     let audio = std::fs::read(&recording).unwrap();
-    let seconds = (audio.len() - HEAD) as f64 / 32_000.0;
+    let seconds = samples_of(&audio).len() as f64 / 32_000.0;
     let setup = Setup::new(folder.path());
     let manifest = format!(
         "slug = 'ears'\ntimeout = '1h'\n[runner]\ntype = 'whisper'\nfile = {model:?}\n\

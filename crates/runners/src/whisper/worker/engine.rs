@@ -18,6 +18,7 @@ use super::WorkerArgs;
 use super::audio::{Audio, RATE};
 use super::request::{Ask, PROMPT_MAX, end_of};
 use super::transcript::{Segment, Transcript, Word};
+use crate::llm::worker::log;
 use crate::llm::worker::request::Refusal;
 
 /// Number of samples in a hundredth of a second, the unit of time of whisper.cpp.
@@ -56,7 +57,6 @@ pub(super) enum Event {
 /// A loaded model.
 pub(super) struct Engine {
     context: WhisperContext,
-    state: WhisperState,
     threads: i32,
     beam: i32,
     language: Option<String>,
@@ -71,10 +71,10 @@ impl Engine {
         let mut parameters = WhisperContextParameters::default();
         parameters.use_gpu(false);
         let context = WhisperContext::new_with_params(&args.common.file, parameters)?;
-        let state = context.create_state()?;
+        // Fails if there is too little memory.
+        drop(context.create_state()?);
         Ok(Self {
             context,
-            state,
             threads: i32::try_from(args.common.threads).unwrap_or(1),
             beam: i32::try_from(args.beam).unwrap_or(1),
             language: args.language.clone(),
@@ -82,7 +82,7 @@ impl Engine {
     }
 
     /// Recognizes speech until no client is left.
-    pub(super) fn run(&mut self, jobs: &Receiver<Job>) {
+    pub(super) fn run(&self, jobs: &Receiver<Job>) {
         while let Ok(job) = jobs.recv() {
             if job.events.is_closed() {
                 continue;
@@ -100,7 +100,7 @@ impl Engine {
     }
 
     fn transcribe(
-        &mut self,
+        &self,
         ask: &Ask,
         audio: Box<dyn Read + Send + Sync>,
         events: &Sender<Event>,
@@ -108,6 +108,8 @@ impl Engine {
         let of_file = |error: super::audio::Error| Refusal::of("file", error.to_string());
         let mut audio = Audio::open(audio).map_err(of_file)?;
         let mut language = self.language(ask)?;
+        // What a request leaves in its state would change the next transcript.
+        let mut state = self.context.create_state().map_err(|error| failed(&error))?;
         let mut samples = Vec::new();
         let mut done = Transcript::default();
         let mut start = 0;
@@ -120,12 +122,12 @@ impl Engine {
             let certain = if is_last { i64::MAX } else { length - STRETCH };
             let now = Running { events: events.clone(), offset: start, length, certain, sent: 0 };
             *running() = Some(now);
-            self.recognize(ask, &samples, language, &done)?;
+            self.recognize(&mut state, ask, &samples, language, &done)?;
             let sent = running().as_ref().map_or(0, |now| now.sent);
-            let found = self.state.full_lang_id_from_state();
+            let found = state.full_lang_id_from_state();
             language = language.or_else(|| get_lang_str(found));
             let mut heard: Vec<Segment> =
-                self.state.as_iter().map(|one| self.segment(ask, &one)).collect();
+                state.as_iter().map(|one| self.segment(ask, &one)).collect();
             let next = if is_last { length } else { cut(&mut heard, length) };
             for (index, mut segment) in heard.into_iter().enumerate() {
                 segment.end = segment.end.min(length).max(segment.start);
@@ -166,7 +168,8 @@ impl Engine {
 
     /// Recognizes the speech in one window.
     fn recognize(
-        &mut self,
+        &self,
+        state: &mut WhisperState,
         ask: &Ask,
         samples: &[f32],
         language: Option<&str>,
@@ -207,11 +210,7 @@ impl Engine {
         // This type, because `whisper-rs` calls the callback as if it had the type of the box.
         type Callback = Box<dyn FnMut() -> bool>;
         parameters.set_abort_callback_safe::<_, Callback>(Box::new(is_abandoned) as Callback);
-        self.state.full(parameters, samples).map_err(|error| {
-            let why = crate::llm::worker::log::last_error();
-            let why = why.unwrap_or_else(|| error.to_string());
-            Refusal::because(500, format!("whisper.cpp cannot recognize the audio: {why}"))
-        })
+        state.full(parameters, samples).map_err(|error| failed(&error))
     }
 
     fn segment(&self, ask: &Ask, found: &WhisperSegment<'_>) -> Segment {
@@ -287,6 +286,11 @@ fn note(found: SegmentCallbackData) {
 /// Returns whether the client has left.
 fn is_abandoned() -> bool {
     running().as_ref().is_none_or(|now| now.events.is_closed())
+}
+
+fn failed(error: &WhisperError) -> Refusal {
+    let why = log::last_error().unwrap_or_else(|| error.to_string());
+    Refusal::because(500, format!("whisper.cpp cannot recognize the audio: {why}"))
 }
 
 fn ticks(samples: usize) -> i64 {

@@ -75,7 +75,7 @@ fn load(args: &WorkerArgs, ready: &watch::Sender<State>) {
     }
     let (jobs, queue) = sync_channel(JOBS_MAX);
     match Engine::load(args) {
-        Ok(mut engine) => {
+        Ok(engine) => {
             // If the receiver was dropped, the process is exiting.
             let _unheard = ready.send(Some(Ok(jobs)));
             engine.run(&queue);
