@@ -37,6 +37,7 @@ const RESERVED: &[(&str, &[&str], &str)] = &[
     ("llama-cpp-2", &["runners"], "no other crate runs language models"),
     ("whisper-rs", &["whisper"], "it must be linked with llama.cpp's ggml"),
     ("symphonia", &["runners"], "audio is decoded only in a sandbox"),
+    ("tract-onnx", &["runners"], "no other crate runs ONNX files"),
 ];
 
 /// Markers of unfinished work, forbidden everywhere including comments.

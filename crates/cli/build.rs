@@ -19,8 +19,9 @@ fn main() {
     let feature = |variable: &str, name: &str| env::var_os(variable).map(|_set| name.to_owned());
     let llama = feature("CARGO_FEATURE_LLAMA", "llama");
     let whisper = feature("CARGO_FEATURE_WHISPER", "whisper");
-    let parts: Vec<String> =
-        [commit, llama, whisper, Some(variable("TARGET"))].into_iter().flatten().collect();
+    let onnx = feature("CARGO_FEATURE_ONNX", "onnx");
+    let parts = [commit, llama, whisper, onnx, Some(variable("TARGET"))];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
     println!("cargo::rustc-env=ORRERY_BUILD={}", parts.join(", "));
 }
 

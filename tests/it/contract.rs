@@ -184,6 +184,28 @@ async fn http() {
     provider.hung_up(2).await;
 }
 
+#[cfg(feature = "onnx")]
+#[tokio::test]
+async fn onnx() {
+    use orrery_runners::onnx::files;
+
+    let service = Service::start().await;
+    std::fs::write(service.models().join("powers.onnx"), files::powers(64).bytes()).unwrap();
+    let subject = Subject {
+        output_type: "",
+        runner: "type = 'onnx'\nfile = 'powers.onnx'".to_owned(),
+        input: |order| match order {
+            "good" => json!({"x": [[1], [0]], "z": [[1], [0]]}),
+            "fail" => json!({"x": [[1], [0]], "z": [[1]]}),
+            _slow => json!({"x": vec![[0.01]; 1500], "z": vec![[0.01]; 1500]}),
+        },
+        output: Some(json!({"y": {"shape": [2, 1], "type": "float32", "data": [[1.0], [0.0]]}})),
+        fails_with: "invalid_user_input",
+        timeout: "500ms",
+    };
+    hold(&service, &subject).await;
+}
+
 #[tokio::test]
 async fn comfyui() {
     let service = Service::start().await;

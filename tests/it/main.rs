@@ -85,6 +85,8 @@ mod native_responses;
 mod oidc;
 mod ollama;
 mod one_port;
+#[cfg(feature = "onnx")]
+mod onnx;
 mod openai_client;
 mod openai_place;
 mod openapi;

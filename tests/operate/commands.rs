@@ -206,7 +206,9 @@ fn completions_know_commands_models_workflows_and_organizations() {
     assert_eq!(complete(&setup, &["orrery", "schedule", "pa"]), ["pause"]);
     let commands = complete(&setup, &["orrery", ""]);
     assert!(commands.iter().any(|one| one == "doctor"), "{commands:?}");
-    for hidden in ["guard", "fence", "builtin-worker", "llm-worker", "whisper-worker"] {
+    for hidden in
+        ["guard", "fence", "builtin-worker", "llm-worker", "whisper-worker", "onnx-worker"]
+    {
         assert!(!commands.iter().any(|one| one == hidden), "{hidden}");
         assert_eq!(complete(&setup, &["orrery", hidden]), Vec::<String>::new());
     }

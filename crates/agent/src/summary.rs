@@ -67,9 +67,8 @@ impl Inner {
     /// Returns the context length of a model in tokens: the model's own if it is local, else the
     /// configured one.
     fn context_tokens(&self, model: &str) -> usize {
-        let local = self.catalog.get(model).and_then(|model| model.runner.local());
-        let context = local.and_then(|local| local.context);
-        let tokens = context.unwrap_or(self.options.context_tokens);
+        let local = self.catalog.get(model).and_then(|model| model.runner.local()?.context);
+        let tokens = local.unwrap_or(self.options.context_tokens);
         usize::try_from(tokens).unwrap_or(usize::MAX)
     }
 

@@ -88,7 +88,7 @@ mod tests {
                 assert!(help[from..until].lines().any(is_line), "{heading} {name}: {help}");
             }
         }
-        for hidden in ["guard", "fence", "llm-worker", "whisper-worker"] {
+        for hidden in ["guard", "fence", "llm-worker", "whisper-worker", "onnx-worker"] {
             assert!(!help.contains(&format!("  {hidden} ")), "{help}");
         }
         assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");

@@ -82,7 +82,7 @@ use self::parse::understood;
 use self::place::{of_service, of_service_or_defaults, of_service_unless};
 use orrery_guard as guard;
 use orrery_runners::builtin::worker as builtin_worker;
-use orrery_runners::{llm, whisper};
+use orrery_runners::{llm, onnx, whisper};
 
 /// Details of `--version`: commit and date if known, features, target. Set by `build.rs`; `-V`
 /// prints only the version.
@@ -209,6 +209,9 @@ enum Command {
     /// Recognize speech without files and network (started by the service)
     #[command(hide = true)]
     WhisperWorker(whisper::worker::WorkerArgs),
+    /// Run a model from an ONNX file without files and network (started by the service)
+    #[command(hide = true)]
+    OnnxWorker(onnx::worker::WorkerArgs),
     /// Run this binary as a systemd service: install it, remove it, show its status
     #[command(subcommand)]
     Service(unit::Command),
@@ -315,6 +318,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::BuiltinWorker(args) => return processes::worked(builtin_worker::run(&args)),
         Command::LlmWorker(args) => return processes::worked(llm::worker::run(&args)),
         Command::WhisperWorker(args) => return processes::worked(whisper::worker::run(&args)),
+        Command::OnnxWorker(args) => return processes::worked(onnx::worker::run(&args)),
         Command::Service(command) => block_on(unit::run(command))?,
         Command::Schema { name } => output::json(&orrery_app::schema(&name))?,
         Command::Completions { shell } => completion::print(shell)?,

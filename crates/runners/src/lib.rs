@@ -6,6 +6,7 @@
 //! | [`command`] | the operator's programs, each under a guard |
 //! | [`llm`] | language models from a GGUF file, in a process with llama.cpp |
 //! | [`whisper`] | speech recognition from a ggml file, in a process with whisper.cpp |
+//! | [`onnx`] | tensors in and out, from an ONNX file, in a process with tract |
 //! | [`http`], [`openai`], [`cog`], [`oip`] | inference servers, by protocol |
 //! | [`comfyui`] | graphs of nodes on a ComfyUI server |
 //! | [`endpoints`] | load balancing over the servers of a model |
@@ -29,6 +30,7 @@ pub mod http;
 pub mod llm;
 pub mod managed;
 pub mod oip;
+pub mod onnx;
 pub mod openai;
 pub mod options;
 pub mod pull;

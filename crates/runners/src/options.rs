@@ -21,7 +21,7 @@ use super::llm::Room;
 use super::managed::{Check, Groups, Server};
 use super::pull::Jobs;
 use super::source::Sources;
-use super::{Runner, builtin, cog, comfyui, command, http, llm, oip, openai, pull, whisper};
+use super::{Runner, builtin, cog, comfyui, command, http, llm, oip, onnx, openai, pull, whisper};
 use orrery_config::reader::{Parsed, Section};
 use orrery_config::values::{self, one_of, problem};
 use orrery_domain::attempt::Failure;
@@ -41,6 +41,7 @@ const TYPES: &[Type] = &[
     cog::TYPE,
     llm::TYPE,
     oip::TYPE,
+    onnx::TYPE,
     pull::TYPE,
     comfyui::TYPE,
     whisper::TYPE,
@@ -270,6 +271,10 @@ impl Config {
             let options = Arc::new(whisper::Options::of_file(path));
             return Self { type_name: whisper::TYPE.name, options };
         }
+        if has_extension(file, onnx::EXTENSION) {
+            let options = Arc::new(onnx::Options::of_file(path));
+            return Self { type_name: onnx::TYPE.name, options };
+        }
         Self { type_name: llm::TYPE.name, options: Arc::new(llm::Options::of_file(path)) }
     }
 }
@@ -277,8 +282,12 @@ impl Config {
 /// Returns whether a file is a model that needs no manifest, by its name.
 #[must_use]
 pub fn is_model_file(file: &Path) -> bool {
-    let is_gguf = file.extension().is_some_and(|own| own.eq_ignore_ascii_case("gguf"));
-    is_gguf || whisper::is_model_file(file)
+    ["gguf", onnx::EXTENSION].iter().any(|known| has_extension(file, known))
+        || whisper::is_model_file(file)
+}
+
+fn has_extension(file: &Path, extension: &str) -> bool {
+    file.extension().is_some_and(|own| own.eq_ignore_ascii_case(extension))
 }
 
 /// Parses the `[runner]` table of a manifest in the directory `folder`; errors are recorded in the

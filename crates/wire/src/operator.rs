@@ -215,7 +215,8 @@ pub struct Endpoint {
 pub struct LocalModel {
     pub file_bytes: u64,
     pub quantization: Option<String>,
-    /// Context length in tokens, shared by all concurrent answers. Absent for speech recognition.
+    /// Context length in tokens, shared by all concurrent answers. Absent unless it is a language
+    /// model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<u32>,
     /// Memory use in bytes. Null if the model is not loaded.

@@ -87,7 +87,7 @@ pub(super) fn unknown_names(config: &Config) -> Vec<Finding> {
     if !config.router.upstreams.is_empty() {
         return Vec::new();
     }
-    let files = files_with(&config.models_dir, &["toml", "gguf"]).unwrap_or_default();
+    let files = files_with(&config.models_dir, &["toml", "gguf", "onnx"]).unwrap_or_default();
     let local = files.iter().filter_map(|file| catalog::outline(file));
     let (chat, others): (Vec<_>, Vec<_>) =
         local.partition(|model| model.serves_chat.unwrap_or(true));

@@ -241,9 +241,12 @@ fn manifest_runner_refuses_keys_of_other_types() {
         "lease = '1m'",
         "organization = 'x'",
         "graph = 'x.json'",
-        "inputs = {}",
         "beam = 1",
         "language = 'en'",
+        "file = 'x'",
+        "threads = 1",
+        "inputs = {}",
+        "outputs = {}",
     ];
     const START: &str = "health start working_dir environment start_timeout stop_timeout load \
                          idle_unload group memory";
@@ -257,6 +260,7 @@ fn manifest_runner_refuses_keys_of_other_types() {
         ("pull", "lease organization"),
         ("comfyui", "url urls graph inputs"),
         ("whisper", "file language beam threads idle_unload load memory_bytes"),
+        ("onnx", "file threads idle_unload load memory_bytes inputs outputs"),
     ] {
         let mut own: Vec<&str> = own.split(' ').collect();
         if own.contains(&"url") {

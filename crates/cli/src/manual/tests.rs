@@ -38,7 +38,9 @@ fn manual_pages_have_all_sections() {
             assert!(pages.contains_key(&format!("orrery-{name}.1")), "{name}");
         }
     }
-    for hidden in ["guard", "fence", "builtin-worker", "llm-worker", "whisper-worker"] {
+    for hidden in
+        ["guard", "fence", "builtin-worker", "llm-worker", "whisper-worker", "onnx-worker"]
+    {
         assert!(!pages.contains_key(&format!("orrery-{hidden}.1")), "{hidden}");
         assert!(!root.contains(hidden), "{hidden}");
     }

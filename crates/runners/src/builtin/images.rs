@@ -19,7 +19,7 @@ use orrery_domain::attempt::Failure;
 use orrery_domain::classify::ErrorClass;
 
 /// Maximum size of an image file, in bytes.
-pub(super) const FILE_MAX: usize = 20 * 1024 * 1024;
+pub(crate) const FILE_MAX: usize = 20 * 1024 * 1024;
 /// Maximum width and height, in pixels.
 pub(super) const SIDE_MAX: u32 = 10_000;
 /// Memory budget for parsing an image header (embedded profiles and texts), in addition to the file
@@ -74,7 +74,7 @@ pub(super) fn head(bytes: &[u8]) -> Result<Head, Failure> {
 
 /// Decodes an image, rotates it upright according to its EXIF data, and detects its format. Decodes
 /// only the first frame of an animated image.
-pub(super) fn decode(bytes: &[u8]) -> Result<(DynamicImage, ImageFormat), Failure> {
+pub(crate) fn decode(bytes: &[u8]) -> Result<(DynamicImage, ImageFormat), Failure> {
     let (head, _) = reader(bytes)?;
     let turn = orientation(&mut head.into_decoder().map_err(|error| unreadable(&error))?);
     let (reader, format) = reader(bytes)?;

@@ -14,7 +14,7 @@
 mod html_to_text;
 mod image_qr;
 mod image_resize;
-mod images;
+pub(crate) mod images;
 mod json_numbers;
 mod json_query;
 mod pool;

@@ -21,7 +21,7 @@ pub(super) const OWN_FORM: [&str; 3] = ["inputs", "outputs", "parameters"];
 
 /// The datatypes that have a JSON representation in the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Datatype {
+pub(crate) enum Datatype {
     Bool,
     Unsigned(u32),
     Signed(u32),
@@ -107,38 +107,16 @@ impl Datatype {
 impl Tensor {
     /// Returns whether a single element may be given instead of the complete tensor.
     pub(super) fn takes_scalar(&self) -> bool {
-        self.shape.as_ref().is_none_or(|shape| shape.iter().all(|length| matches!(length, -1 | 1)))
+        self.shape.as_ref().is_none_or(|shape| is_single(shape))
     }
 
     /// Returns the schema of the tensor as nested arrays.
     fn schema(&self) -> Value {
-        let (kind, range) = match Datatype::of(&self.datatype) {
-            Some(datatype) => datatype.schema(),
+        match Datatype::of(&self.datatype) {
+            Some(datatype) => tensor_schema(datatype, self.shape.as_deref(), &self.describe()),
             // The datatype has no JSON representation, so the server validates this tensor.
-            None => return json!({"description": self.describe()}),
-        };
-        let mut schema = match &self.shape {
-            None => {
-                return json!({
-                    "type": ["array", kind], "description": self.describe(),
-                });
-            }
-            Some(shape) => {
-                let mut schema = Map::from_iter([("type".to_owned(), kind.into())]);
-                schema.extend(range.clone());
-                for length in shape.iter().rev() {
-                    schema = array_of(schema, *length);
-                }
-                schema
-            }
-        };
-        if self.takes_scalar() && schema.get("type") == Some(&"array".into()) {
-            // Keywords for arrays do not affect elements, and vice versa.
-            schema.insert("type".to_owned(), json!(["array", kind]));
-            schema.extend(range);
+            None => json!({"description": self.describe()}),
         }
-        schema.insert("description".to_owned(), self.describe().into());
-        Value::Object(schema)
     }
 
     fn describe(&self) -> String {
@@ -147,6 +125,32 @@ impl Tensor {
             Some(shape) => format!("{} {shape:?}", self.datatype),
         }
     }
+}
+
+/// Returns whether tensors of this shape can have a single element.
+pub(crate) fn is_single(shape: &[i64]) -> bool {
+    shape.iter().all(|length| matches!(length, -1 | 1))
+}
+
+/// Returns the schema of a tensor as nested arrays; a length of -1 means any length. A tensor that
+/// can have a single element may also be given as this element.
+pub(crate) fn tensor_schema(datatype: Datatype, shape: Option<&[i64]>, description: &str) -> Value {
+    let (kind, range) = datatype.schema();
+    let Some(shape) = shape else {
+        return json!({"type": ["array", kind], "description": description});
+    };
+    let mut schema = Map::from_iter([("type".to_owned(), kind.into())]);
+    schema.extend(range.clone());
+    for length in shape.iter().rev() {
+        schema = array_of(schema, *length);
+    }
+    if is_single(shape) && schema.get("type") == Some(&"array".into()) {
+        // Keywords for arrays do not affect elements, and vice versa.
+        schema.insert("type".to_owned(), json!(["array", kind]));
+        schema.extend(range);
+    }
+    schema.insert("description".to_owned(), description.into());
+    Value::Object(schema)
 }
 
 fn array_of(items: Map<String, Value>, length: i64) -> Map<String, Value> {

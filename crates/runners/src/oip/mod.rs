@@ -11,8 +11,8 @@
 //! tensors    conversion between nested arrays and flat ones
 //! ```
 
-mod metadata;
-mod tensors;
+pub(crate) mod metadata;
+pub(crate) mod tensors;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -192,7 +192,7 @@ fn lengths(shape: Option<&Value>) -> Option<Vec<usize>> {
 }
 
 /// Returns the number of elements of a shape, or `None` on overflow.
-fn elements_of(shape: &[usize]) -> Option<usize> {
+pub(crate) fn elements_of(shape: &[usize]) -> Option<usize> {
     if shape.contains(&0) {
         return Some(0);
     }
@@ -210,7 +210,7 @@ fn spread(data: Value, depth: usize, elements: &mut Vec<Value>) -> bool {
 
 /// Builds arrays of that shape; returns `None` if there would be too many values: a shape with a
 /// zero has no elements, but may have any number of empty arrays.
-fn nest(
+pub(crate) fn nest(
     shape: &[usize],
     elements: &mut impl Iterator<Item = Value>,
     left: &mut usize,

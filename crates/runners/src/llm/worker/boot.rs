@@ -19,7 +19,7 @@ use super::score::{Labels, Scorer};
 use super::server::{self, Chat, Loaded};
 use super::template::ChatTemplate;
 use super::watch::Watch;
-use super::{NOT_STARTED, WorkerArgs, log};
+use super::{WorkerArgs, log, not_started};
 use crate::llm::gguf::Header;
 use orrery_guard::sandbox::OwnMemory;
 use orrery_runtime::memory;
@@ -70,14 +70,6 @@ pub(super) fn run(args: &WorkerArgs) -> io::Result<u8> {
         server::serve(socket, state).await
     })?;
     Ok(0)
-}
-
-/// Reports that the sandbox cannot be entered, and returns the exit code of the process.
-pub(crate) fn not_started(error: &io::Error) -> u8 {
-    let text = format!("its process cannot enter its sandbox: {error}\n");
-    // The service reads standard error and shows its last line.
-    drop(io::Write::write_all(&mut io::stderr(), text.as_bytes()));
-    NOT_STARTED
 }
 
 /// Drops access to everything except the model's files. Returns the operator's chat template, and a

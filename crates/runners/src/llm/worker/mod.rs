@@ -62,9 +62,9 @@ use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
-#[cfg(feature = "llama")]
+#[cfg(any(feature = "llama", feature = "onnx"))]
 use orrery_guard::sandbox::OwnMemory;
-#[cfg(feature = "llama")]
+#[cfg(any(feature = "llama", feature = "onnx"))]
 use orrery_guard::{groups, sandbox};
 
 /// Exit code of a process that could not start; its last line of output states the reason.
@@ -127,7 +127,7 @@ impl CommonArgs {
     ///
     /// # Errors
     /// If the kernel refuses a step.
-    #[cfg(feature = "llama")]
+    #[cfg(any(feature = "llama", feature = "onnx"))]
     pub(crate) fn enter_sandbox(
         &self,
         beside: u64,
@@ -165,6 +165,15 @@ pub struct WorkerArgs {
     /// The factor of the adapter's changes
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
     pub lora_scale: Option<f64>,
+}
+
+/// Reports that the sandbox cannot be entered, and returns the exit code of the process.
+#[cfg(any(feature = "llama", feature = "onnx"))]
+pub(crate) fn not_started(error: &io::Error) -> u8 {
+    let text = format!("its process cannot enter its sandbox: {error}\n");
+    // The service reads standard error and shows its last line.
+    drop(io::Write::write_all(&mut io::stderr(), text.as_bytes()));
+    NOT_STARTED
 }
 
 /// Returns an error if this binary cannot run models on this machine, as a phrase that follows "the
