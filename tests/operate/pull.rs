@@ -162,7 +162,11 @@ impl Place {
 
 /// Serves one file at any path: half of it, until the gate opens; with every further request, as
 /// requested. `next` is the file and its version after the first request.
-fn interrupted(gate: &Gate, first: Vec<u8>, next: (Vec<u8>, &'static str)) -> Stub {
+fn interrupted(
+    gate: &Gate,
+    (first, etag): (Vec<u8>, &'static str),
+    next: (Vec<u8>, &'static str),
+) -> Stub {
     let gate = gate.clone();
     let count = AtomicU32::new(0);
     Stub::start(move |request, out| {
@@ -170,7 +174,7 @@ fn interrupted(gate: &Gate, first: Vec<u8>, next: (Vec<u8>, &'static str)) -> St
             return serve(request, out, &next.0, next.1);
         }
         let length = first.len();
-        let head = format!("HTTP/1.1 200 -\r\nETag: \"1\"\r\nContent-Length: {length}\r\n\r\n");
+        let head = format!("HTTP/1.1 200 -\r\nETag: {etag}\r\nContent-Length: {length}\r\n\r\n");
         out.write_all(head.as_bytes()).unwrap();
         out.write_all(&first[..length / 2]).unwrap();
         gate.pass();
@@ -322,7 +326,7 @@ fn redirects_obey_egress_rules() {
 fn killed_pull_is_resumed() {
     let model = content(LARGE, 1);
     let gate = Gate::default();
-    let server = interrupted(&gate, model.clone(), (model.clone(), "\"1\""));
+    let server = interrupted(&gate, (model.clone(), "\"1\""), (model.clone(), "\"1\""));
     let place = Place::new();
     let url = server.url("/a/m.gguf");
     place.pull_half(&gate, &[&url], "m.gguf.part");
@@ -342,13 +346,26 @@ fn killed_pull_is_resumed() {
 fn changed_file_starts_again() {
     let (old, new) = (content(LARGE, 1), content(LARGE / 2 + 5, 2));
     let gate = Gate::default();
-    let server = interrupted(&gate, old, (new.clone(), "\"2\""));
+    let server = interrupted(&gate, (old, "\"1\""), (new.clone(), "\"2\""));
     let place = Place::new();
     let url = server.url("/m.gguf");
     place.pull_half(&gate, &[&url], "m.gguf.part");
     let (_, said) = place.pulls(&[&url]);
     assert!(said.contains("The file has changed at its source"), "{said}");
     assert!(place.read("m.gguf") == new, "the contents differ");
+}
+
+#[test]
+fn file_without_strong_validator_starts_again() {
+    let (old, new) = (content(LARGE, 1), content(LARGE, 2));
+    let gate = Gate::default();
+    let server = interrupted(&gate, (old, "W/\"1\""), (new.clone(), "W/\"1\""));
+    let place = Place::new();
+    let url = server.url("/m.gguf");
+    place.pull_half(&gate, &[&url], "m.gguf.part");
+    place.pulls(&[&url]);
+    assert!(place.read("m.gguf") == new, "the contents differ");
+    assert_eq!(server.requests()[1].header("range"), None);
 }
 
 #[test]

@@ -27,7 +27,7 @@ use url::Url;
 
 use super::Digest;
 use super::source::{From, Item};
-use super::web::{Answer, Error, Web, next_piece, shown};
+use super::web::{Answer, Error, Web, shown};
 use crate::backup::progress_bar;
 use crate::model::give_to_service;
 use crate::output;
@@ -176,7 +176,7 @@ impl Downloader<'_> {
         let mut out = Spared::new(file, folder, self.reserve, left).map_err(written)?;
         part.bar.set_position(part.length);
         part.bar.reset_eta();
-        while let Some(piece) = next_piece(&mut answer.body).await? {
+        while let Some(piece) = self.web.next_piece(&mut answer.body).await? {
             part.check_room(piece.len())?;
             out.write_all(&piece).map_err(written)?;
             part.add(&piece);
@@ -489,7 +489,46 @@ fn digest_of(answer: &Answer) -> Option<Digest> {
 
 #[cfg(test)]
 mod tests {
+    use orrery_http::egress::Policy;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
     use super::*;
+
+    /// Answers two requests: the first one with three of six bytes, and then with nothing; the
+    /// second one with the rest.
+    async fn stall(listener: TcpListener) -> String {
+        let first = "HTTP/1.1 200 OK\r\nETag: \"1\"\r\nContent-Length: 6\r\n\r\nabc";
+        let second = "HTTP/1.1 206 Partial Content\r\nETag: \"1\"\r\nContent-Length: 3\r\n\
+                      Content-Range: bytes 3-5/6\r\n\r\ndef";
+        let mut request = vec![0; 4096];
+        let (mut stalled, _) = listener.accept().await.unwrap();
+        let _first = stalled.read(&mut request).await.unwrap();
+        stalled.write_all(first.as_bytes()).await.unwrap();
+        let (mut other, _) = listener.accept().await.unwrap();
+        let count = other.read(&mut request).await.unwrap();
+        other.write_all(second.as_bytes()).await.unwrap();
+        String::from_utf8_lossy(&request[..count]).into_owned()
+    }
+
+    #[tokio::test]
+    async fn stalled_download_goes_on_with_another_connection() {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/m.gguf", listener.local_addr().unwrap());
+        let mut web = Web::new(&url, None, Policy::default());
+        web.stalled = Duration::from_millis(500);
+        let downloader =
+            Downloader { web: &web, folder: folder.path(), page: None, reserve: Some(0) };
+        let from = From::Web(url.parse().unwrap());
+        let item = Item { from, name: "m.gguf".into(), size: None, sha256: None };
+        let both = async { tokio::join!(downloader.pull(&item), stall(listener)) };
+        let both = tokio::time::timeout(Duration::from_secs(60), both).await;
+        let (pulled, request) = both.unwrap();
+        assert_eq!(pulled.unwrap().bytes, 6);
+        assert_eq!(fs::read(folder.path().join("m.gguf")).unwrap(), b"abcdef");
+        assert!(request.to_lowercase().contains("range: bytes=3-\r\n"), "{request}");
+    }
 
     #[test]
     fn content_range_is_parsed() {

@@ -44,8 +44,14 @@ impl Group {
         self.quantization.as_deref().map_or(0, rank)
     }
 
+    /// Returns whether this is the quantization. Variants such as `UD-Q4_K_XL` also have their full
+    /// name.
     fn has(&self, quantization: &str) -> bool {
-        self.quantization.as_deref().is_some_and(|own| own.eq_ignore_ascii_case(quantization))
+        let Some(own) = &self.quantization else { return false };
+        let stem = self.stem.to_ascii_uppercase();
+        let before = stem.strip_suffix(&quantization.to_ascii_uppercase());
+        own.eq_ignore_ascii_case(quantization)
+            || before.is_some_and(|before| before.is_empty() || before.ends_with(is_separator))
     }
 }
 
@@ -218,12 +224,15 @@ fn stem_of(path: &str) -> (&str, usize) {
 /// Returns the quantization that a name states, in upper case. In `a/Q4_K_M/b`, a folder states it.
 fn quantization_of(stem: &str) -> Option<String> {
     let stem = stem.to_ascii_uppercase();
-    let is_separator = |c: char| matches!(c, '-' | '.' | '_' | '/');
     let starts = stem.char_indices().rev().filter(|(at, _)| {
         *at == 0 || stem.get(..*at).is_some_and(|before| before.ends_with(is_separator))
     });
     let mut words = starts.filter_map(|(at, _)| stem.get(at..)?.split(['-', '.', '/']).next());
     words.find(|word| is_quantization(word)).map(str::to_owned)
+}
+
+const fn is_separator(c: char) -> bool {
+    matches!(c, '-' | '.' | '_' | '/')
 }
 
 /// Returns whether a word in upper case is the name of a quantization.
@@ -358,6 +367,10 @@ mod tests {
         for wanted in ["q8_0", parts[1], "m-Q8_0-00001-of-00002.gguf"] {
             let (paths, _) = chosen(&all, Some(wanted)).unwrap();
             assert_eq!(paths, [parts[0], parts[1], "mmproj-F16.gguf"], "{wanted}");
+        }
+        let variants = [("m-UD-Q4_K_XL.gguf", 4), ("m-Q5_K_XL.gguf", 5)];
+        for wanted in ["UD-Q4_K_XL", "ud-q4_k_xl", "Q4_K_XL"] {
+            assert_eq!(chosen(&variants, Some(wanted)).unwrap().0, ["m-UD-Q4_K_XL.gguf"]);
         }
         for wanted in ["ggml-tiny.bin", "mmproj-Q8_0.gguf"] {
             assert_eq!(chosen(&all, Some(wanted)).unwrap().0, [wanted]);

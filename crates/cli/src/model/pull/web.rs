@@ -22,7 +22,7 @@ use orrery_http::places::Arriving;
 /// Maximum number of redirects of one request.
 const REDIRECTS_MAX: usize = 10;
 /// Maximum time without a byte.
-pub(super) const STALLED: Duration = Duration::from_secs(60);
+const STALLED: Duration = Duration::from_secs(60);
 /// The digest of a file on the hub, in the redirect to the file.
 const LINKED_ETAG: HeaderName = HeaderName::from_static("x-linked-etag");
 
@@ -55,6 +55,8 @@ pub(super) struct Web {
     /// The origin of the operator's URL.
     origin: Option<Origin>,
     authorization: Option<HeaderValue>,
+    /// Maximum time without a byte.
+    pub stalled: Duration,
 }
 
 impl Web {
@@ -67,7 +69,7 @@ impl Web {
             Some(value)
         });
         let (own, others) = (Client::trusted(), Client::guarded(policy));
-        Self { own, others, origin, authorization }
+        Self { own, others, origin, authorization, stalled: STALLED }
     }
 
     /// Sends a GET request and follows its redirects.
@@ -113,7 +115,8 @@ impl Web {
         let request = request.body(Bytes::new()).map_err(invalid)?;
         let client = if is_own { &self.own } else { &self.others };
         let stalled = || Error::Transient(format!("{} does not answer", shown(url)));
-        let answer = timeout(STALLED, client.open(request)).await.map_err(|_elapsed| stalled())?;
+        let answer =
+            timeout(self.stalled, client.open(request)).await.map_err(|_elapsed| stalled())?;
         answer.map_err(|error| unanswered(url, &error))
     }
 
@@ -124,13 +127,26 @@ impl Web {
             return Err(self.refused(answer.status, url, Some(page)).into());
         }
         let mut text = BytesMut::new();
-        while let Some(piece) = next_piece(&mut answer.body).await? {
+        while let Some(piece) = self.next_piece(&mut answer.body).await? {
             if text.len().saturating_add(piece.len()) > most {
                 anyhow::bail!("the answer of {} is larger than {most} bytes", shown(url));
             }
             text.extend_from_slice(&piece);
         }
         Ok(text.freeze())
+    }
+
+    /// Reads the next piece of a body; `None` at its end.
+    pub(super) async fn next_piece(&self, body: &mut Arriving) -> Result<Option<Bytes>, Error> {
+        loop {
+            let stalled = || Error::Transient(format!("no byte arrived for {:?}", self.stalled));
+            let frame = timeout(self.stalled, body.frame()).await;
+            let Some(frame) = frame.map_err(|_elapsed| stalled())? else { return Ok(None) };
+            let torn = |error| Error::Transient(format!("the connection broke: {error}"));
+            if let Ok(piece) = frame.map_err(torn)?.into_data() {
+                return Ok(Some(piece));
+            }
+        }
     }
 
     /// Returns the error for a response that is not a success.
@@ -158,19 +174,6 @@ impl Web {
             status => format!("{at} answers {status}"),
         };
         Error::Final(message)
-    }
-}
-
-/// Reads the next piece of a body; `None` at its end.
-pub(super) async fn next_piece(body: &mut Arriving) -> Result<Option<Bytes>, Error> {
-    loop {
-        let stalled = || Error::Transient(format!("no byte arrived for {} s", STALLED.as_secs()));
-        let frame = timeout(STALLED, body.frame()).await.map_err(|_elapsed| stalled())?;
-        let Some(frame) = frame else { return Ok(None) };
-        let torn = |error| Error::Transient(format!("the connection broke: {error}"));
-        if let Ok(piece) = frame.map_err(torn)?.into_data() {
-            return Ok(Some(piece));
-        }
     }
 }
 
