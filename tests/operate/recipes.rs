@@ -5,6 +5,7 @@ use std::fs;
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -18,6 +19,9 @@ const FORM: &str = "--b0\r\nContent-Disposition: form-data; name=\"model\"\r\n\r
     Content-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\
     Content-Type: audio/wav\r\n\r\nRIFF....WAVE\r\n--b0--\r\n";
 const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGNgYGBgAAAABQABpfZFQAAAAABJRU5ErkJggg==";
+/// A graph of ComfyUI, and whether its prompt has ended.
+const GRAPH: &str = r#"{"1": {"class_type": "Say", "inputs": {"text": "a dog"}}}"#;
+static GRAPH_ENDED: AtomicBool = AtomicBool::new(false);
 const JSON: &[(&str, &str)] = &[("Content-Type", "application/json")];
 
 /// Answers as the real servers do, if the request has what they require.
@@ -48,6 +52,30 @@ fn serve(request: &Message, out: &mut TcpStream) {
         // Flask labels all bytes as a page.
         "/synthesize" if value["text"].is_string() => {
             respond(out, 200, &[("Content-Type", "text/html; charset=utf-8")], b"RIFF....WAVE");
+        }
+        "/object_info/Say" => {
+            let text = json!({"text": ["STRING", {}]});
+            let answer = json!({"Say": {"input": {"required": text}}}).to_string();
+            respond(out, 200, JSON, answer.as_bytes());
+        }
+        "/system_stats" => respond(out, 200, JSON, b"{}"),
+        "/queue" => respond(out, 200, JSON, br#"{"queue_running": [], "queue_pending": []}"#),
+        "/prompt" if value["prompt"]["1"]["inputs"]["text"] == "a cat" => {
+            GRAPH_ENDED.store(true, Ordering::SeqCst);
+            let answer = json!({"prompt_id": value["prompt_id"]}).to_string();
+            respond(out, 200, JSON, answer.as_bytes());
+        }
+        _ if path.starts_with("/history/") => {
+            let id = path.trim_start_matches("/history/");
+            let image =
+                json!({"images": [{"filename": "a.png", "subfolder": "", "type": "output"}]});
+            let ended = json!({id: {"outputs": {"1": image}}});
+            let is_ended = GRAPH_ENDED.load(Ordering::SeqCst);
+            let answer = if is_ended { ended } else { json!({}) }.to_string();
+            respond(out, 200, JSON, answer.as_bytes());
+        }
+        _ if path.starts_with("/view?") => {
+            respond(out, 200, &[("Content-Type", "image/png")], b"PNG");
         }
         "/v1/models" => {
             respond(out, 200, JSON, json!({"object": "list", "data": []}).to_string().as_bytes());
@@ -131,6 +159,10 @@ fn call(client: &mut Client, recipe: &str) {
             let output = predict(client, recipe, json!({"prompt": "a cat"}));
             assert!(output.as_str().unwrap().starts_with("http"), "{output}");
         }
+        "comfyui" => {
+            let output = predict(client, recipe, json!({"text": "a cat"}));
+            assert!(output.as_str().unwrap().starts_with("http"), "{output}");
+        }
         other => panic!("the recipe {other} has no call here"),
     }
 }
@@ -154,9 +186,15 @@ fn recipes_call_servers_that_run_already() {
     // `diffusers` needs no server.
     let all = all.iter().map(|(name, _)| name.as_str()).filter(|name| *name != "diffusers");
     let all: Vec<&str> = all.collect();
+    let graph = place.folder.path().join("exported.json");
+    fs::write(&graph, GRAPH).unwrap();
     for recipe in &all {
         let named = ["llama-server", "vllm", "ollama", "speaches"].contains(recipe);
-        let model: &[&str] = if named { &["--model", "m"] } else { &[] };
+        let model: &[&str] = match *recipe {
+            "comfyui" => &["--graph", graph.to_str().unwrap()],
+            _ if named => &["--model", "m"],
+            _ => &[],
+        };
         let said = place.adds(&[&[*recipe, "--url", url.as_str()][..], model].concat());
         assert!(said.starts_with("Try it: ") && said.contains(recipe), "{said}");
     }

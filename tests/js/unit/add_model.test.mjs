@@ -17,6 +17,11 @@ test("the command has only the options that the recipe takes", () => {
   check("diffusers", "", "http://left-over", "a/b", "diffusers --model a/b");
 });
 
+test("a graph is named by its file", () => {
+  const command = commandOf(recipe("comfyui"), { slug: "", url: "", model: "left over", graph: "/g.json" });
+  assert.equal(command, "orrery model add comfyui --graph /g.json");
+});
+
 test("values are quoted for the shell", () => {
   const command = commandOf(recipe("llama-server"), { slug: "", url: "", model: "/my models/it's $(x).gguf" });
   assert.equal(command, "orrery model add llama-server --model '/my models/it'\\''s $(x).gguf'");

@@ -8,6 +8,7 @@ use orrery_config::Config;
 use orrery_domain::spelling::nearest;
 use orrery_runners::builtin;
 use orrery_runners::managed::Groups;
+use orrery_runners::options::is_model_file;
 
 /// Maximum number of manifests to check.
 const MANIFESTS_MAX: usize = 10_000;
@@ -87,8 +88,11 @@ pub(super) fn unknown_names(config: &Config) -> Vec<Finding> {
     if !config.router.upstreams.is_empty() {
         return Vec::new();
     }
-    let files = files_with(&config.models_dir, &["toml", "gguf", "onnx"]).unwrap_or_default();
-    let local = files.iter().filter_map(|file| catalog::outline(file));
+    let extensions = ["toml", "gguf", "onnx", "bin"];
+    let files = files_with(&config.models_dir, &extensions).unwrap_or_default();
+    let is_model =
+        |file: &&PathBuf| file.extension().is_none_or(|end| end != "bin") || is_model_file(file);
+    let local = files.iter().filter(is_model).filter_map(|file| catalog::outline(file));
     let (chat, others): (Vec<_>, Vec<_>) =
         local.partition(|model| model.serves_chat.unwrap_or(true));
     let known: Vec<&str> = chat.iter().map(|model| model.slug.as_str()).collect();

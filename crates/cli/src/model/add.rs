@@ -3,7 +3,8 @@
 //! A recipe is a file in `recipes`: a manifest whose first line describes it, and whose second line
 //! is the next command to try. Placeholders stand for values: `"@SLUG@"`, `"@MODEL@"` (a name),
 //! `"@FILE@"` (the path of a file), `"@NAME@"` (the model, or else the slug), `"@URL@"`,
-//! `"@GRAPH@"` and `"@WORKER@"` (files beside the manifest). The lines after `#[start]` are for a
+//! `"@GRAPH@"` and `"@WORKER@"` (files beside the manifest), and `"@INPUTS@"` (the inputs of the
+//! graph that requests usually fill in, as a table). The lines after `#[start]` are for a
 //! server that the service starts, and those after `#[url DEFAULT]` for one that runs already;
 //! `#[end]` ends both.
 //!
@@ -18,6 +19,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use serde::Serialize;
+use serde_json::Value;
 use url::Url;
 
 use super::give_to_service;
@@ -86,8 +88,27 @@ const RECIPES: &[Recipe] = &[
     recipe!("speaches"),
     recipe!("piper"),
     recipe!("sd-server"),
+    recipe!("comfyui"),
     recipe!("diffusers", Some((include_str!("recipes/diffusers.py"), "py"))),
 ];
+
+/// The names of inputs of ComfyUI's nodes that requests usually fill in.
+const GRAPH_INPUTS: [&str; 12] = [
+    "text",
+    "prompt",
+    "seed",
+    "noise_seed",
+    "steps",
+    "cfg",
+    "width",
+    "height",
+    "length",
+    "image",
+    "audio",
+    "video",
+];
+/// Maximum number of inputs that a manifest gets.
+const GRAPH_INPUTS_MAX: usize = 64;
 
 /// The values of a manifest.
 #[derive(Debug, Default)]
@@ -97,6 +118,8 @@ struct Values {
     url: Option<String>,
     model: Option<String>,
     graph: Option<String>,
+    /// The inputs of the graph that requests fill in: a table in TOML.
+    inputs: String,
     worker: Option<String>,
 }
 
@@ -180,20 +203,20 @@ fn add(recipe: &Recipe, asked: &Add, config: &Config) -> anyhow::Result<Added> {
     let folder = &config.models_dir;
     let slug = asked.slug.as_ref().map_or_else(|| recipe.name.to_owned(), Slug::to_string);
     let stem = slug.replace(['/', ':'], "-");
+    let read = |path: &PathBuf| {
+        fs::read(path).with_context(|| format!("{} cannot be read", path.display()))
+    };
+    let graph = asked.graph.as_ref().map(read).transpose()?;
     let values = Values {
         url: recipe.url(asked.url.as_ref())?,
         model: asked.model.clone(),
-        graph: asked.graph.as_ref().map(|_| format!("{stem}.json")),
+        graph: graph.as_ref().map(|_| format!("{stem}.json")),
+        inputs: inputs_of(graph.as_deref().unwrap_or_default()),
         worker: recipe.worker.map(|(_, extension)| format!("{stem}-worker.{extension}")),
         slug,
     };
     let values = recipe.with_file(values, folder)?;
     let text = recipe.fill(&values)?;
-    let graph = asked
-        .graph
-        .as_ref()
-        .map(|path| fs::read(path).with_context(|| format!("{} cannot be read", path.display())));
-    let graph = graph.transpose()?;
     let manifest = folder.join(format!("{stem}.toml"));
     if manifest.try_exists().unwrap_or(true) && !asked.force {
         let manifest = manifest.display();
@@ -216,6 +239,31 @@ fn add(recipe: &Recipe, asked: &Add, config: &Config) -> anyhow::Result<Added> {
     };
     let next = recipe.next_command().replace("@SLUG@", &values.slug);
     Ok(Added { slug: values.slug, files, problems, next })
+}
+
+/// Returns the inputs of a graph that requests usually fill in, as a table in TOML; an empty table if
+/// the file is not a graph in the API form.
+fn inputs_of(graph: &[u8]) -> String {
+    let nodes: serde_json::Map<String, Value> = serde_json::from_slice(graph).unwrap_or_default();
+    let fields = nodes.iter().flat_map(|(node, value)| {
+        let fields = value.get("inputs").and_then(Value::as_object).into_iter().flatten();
+        let is_written = |value: &Value| value.is_string() || value.is_number();
+        let usual = fields.filter(move |(name, value)| {
+            GRAPH_INPUTS.contains(&name.as_str()) && is_written(value)
+        });
+        usual.map(move |(name, _)| (name.as_str(), node.as_str()))
+    });
+    let fields: Vec<(&str, &str)> = fields.take(GRAPH_INPUTS_MAX).collect();
+    let entries: Vec<String> = fields
+        .iter()
+        .map(|(name, node)| {
+            let is_one = fields.iter().filter(|(other, _)| other == name).count() == 1;
+            let own = if is_one { (*name).to_owned() } else { format!("{name}_{node}") };
+            // A JSON string is a TOML string.
+            format!("{} = {}", Value::from(own), Value::from(format!("{node}.inputs.{name}")))
+        })
+        .collect();
+    format!("{{ {} }}", entries.join(", "))
 }
 
 /// Writes a file, which becomes visible when it is complete.
@@ -322,6 +370,7 @@ impl Recipe {
             if line.starts_with('#') {
                 line = line.replace("@SLUG@", &values.slug);
             }
+            line = line.replace("\"@INPUTS@\"", &values.inputs);
             for (name, value, needed) in places {
                 let place = format!("\"@{name}@\"");
                 if !line.contains(&place) || line.starts_with('#') {
@@ -378,6 +427,27 @@ mod tests {
                 assert!(table.is_ok(), "{name}: {table:?}");
             }
         }
+    }
+
+    #[test]
+    fn graph_gets_the_inputs_that_requests_usually_fill_in() {
+        let graph =
+            br#"{"6": {"inputs": {"text": "a", "clip": ["4", 1]}}, "7": {"inputs": {"text": "b"}},
+            "3": {"inputs": {"seed": 1, "steps": ["9", 0], "denoise": 1}}}"#;
+        let inputs = "{ \"text_6\" = \"6.inputs.text\", \"text_7\" = \"7.inputs.text\", \
+                      \"seed\" = \"3.inputs.seed\" }";
+        assert_eq!(inputs_of(graph), inputs);
+        for other in ["", "[]", r#"{"nodes": []}"#] {
+            assert_eq!(inputs_of(other.as_bytes()), "{  }");
+        }
+        let mut values = values(Some("http://h:8188"), None);
+        values.graph = Some("s.json".to_owned());
+        values.inputs = inputs.to_owned();
+        let table: toml::Table = recipe("comfyui").fill(&values).unwrap().parse().unwrap();
+        assert_eq!(table["runner"]["inputs"]["seed"].as_str(), Some("3.inputs.seed"));
+        values.graph = None;
+        let error = recipe("comfyui").fill(&values).unwrap_err().to_string();
+        assert!(error.contains("needs --graph FILE"), "{error}");
     }
 
     #[test]

@@ -251,61 +251,6 @@ impl Options {
     }
 }
 
-impl Hosted for Options {
-    fn fault(&self) -> Option<String> {
-        if let Err(error) = &self.header {
-            return Some(format!("its file {} {error}", self.file.display()));
-        }
-        worker::unsupported().map(str::to_owned)
-    }
-
-    fn command(&self, name: &str, parent: i32, group: Option<&Path>) -> Vec<OsString> {
-        let args = worker::WorkerArgs {
-            parent,
-            group: group.map(Path::to_path_buf),
-            name: name.to_owned(),
-            file: self.file.clone(),
-            context: self.context,
-            threads: self.threads,
-            parallel: self.parallel,
-            batch: self.batch,
-            chat_template: self.chat_template.clone(),
-            memory_bytes: self.memory_bytes,
-        };
-        std::iter::once("llm-worker".into()).chain(args.arguments()).collect()
-    }
-
-    fn local(&self) -> LocalModel {
-        let header = self.header();
-        LocalModel {
-            file_bytes: header.map_or(0, |header| header.file_bytes),
-            quantization: header.map(|header| header.quantization),
-            context: Some(self.context),
-            resident_bytes: None,
-        }
-    }
-
-    fn memory_estimate(&self) -> u64 {
-        /// Memory of the program, its batch buffers, and llama.cpp's overhead.
-        const BESIDE: u64 = 256 * 1024 * 1024;
-        let Some(header) = self.header() else { return 0 };
-        let context = header.token_bytes.saturating_mul(self.context.into());
-        header.file_bytes.saturating_add(context).saturating_add(BESIDE)
-    }
-
-    fn memory_limit(&self) -> Option<u64> {
-        self.memory_bytes
-    }
-
-    fn load(&self) -> Load {
-        self.load
-    }
-
-    fn idle_unload(&self) -> Duration {
-        self.idle_unload
-    }
-}
-
 /// Returns the request schema of a chat model, including the fields specific to this runner.
 fn chat_schema() -> Value {
     let mut schema = Kind::Chat.schema();
