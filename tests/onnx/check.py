@@ -2,9 +2,12 @@
 
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
+import urllib.error
 import urllib.request
 import zipfile
 
@@ -15,6 +18,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "scaling" / "ray")
 from check import free_port, get, until  # noqa: E402
 
 TOLERANCE = 1e-4
+# Maximum time until a file that is added to the models folder can be called, in seconds.
+DROPPED_MAX = 2
 # Models that tract cannot run, with a part of its message.
 UNSUPPORTED = {
     "silero-vad-silero-vad": "If",
@@ -123,6 +128,19 @@ def compare(slug, session, service, random):
     return None if worst <= TOLERANCE else f"differs by {worst}"
 
 
+def drop(path, folder, service):
+    """Copies a model into the folder of the running service; returns the seconds until a call succeeds."""
+    begun = time.monotonic()
+    shutil.copyfile(path, folder / "dropped.onnx")
+    session = onnxruntime.InferenceSession(str(path))
+    values = inputs(path.stem, session, numpy.random.default_rng(7))
+    while service.run("dropped", values).get("status") != "success":
+        if time.monotonic() > begun + 60:
+            sys.exit("FAILED: the file that was added is not callable")
+        time.sleep(0.05)
+    return time.monotonic() - begun
+
+
 def main():
     binary = str(pathlib.Path(sys.argv[1]).resolve())
     folder = pathlib.Path(tempfile.mkdtemp(prefix="onnx-", dir="/tmp"))
@@ -142,6 +160,11 @@ def main():
             elif (reason is None) != (known is None):
                 print(f"{slug}: FAILED: {reason or 'works, but is listed as not supported'}")
                 failed.append(slug)
+        path = next(path for slug, path in files.items() if slug not in UNSUPPORTED)
+        took = drop(path, folder / "models", service)
+        print(f"a file that is added is callable after {took:.2f} s")
+        if took > DROPPED_MAX:
+            failed.append(f"an added file is callable only after {took:.2f} s")
     finally:
         service.process.terminate()
         service.process.wait()

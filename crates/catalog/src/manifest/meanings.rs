@@ -141,7 +141,8 @@ const MEANINGS: &[(&str, &str)] = &[
     ("runner.env", "Additional environment variables."),
     (
         "runner.memory_bytes",
-        "The limit on the address space of each process; without this key, there is no limit.",
+        "The limit on the memory of each process; without this key, there is no limit, except for \
+         `onnx`: 2 GiB and four times the size of the file.",
     ),
     (
         "runner.writable",
