@@ -149,7 +149,7 @@ async fn onnx_run_beyond_its_memory_fails_alone() {
     let service = service(&files::powers(2), "memory_bytes = '64MiB'").await;
     let column = vec![[1.0]; 6000];
     let failed = run(&service, "m", json!({"x": column, "z": column})).await;
-    assert_eq!(failed["status"], "error", "{failed}");
+    assert_eq!(failed["error_classification"], "provider_error", "{}", failed["error"]);
     let done = run(&service, "m", json!({"x": [[1]], "z": [[1]]})).await;
     assert_eq!(done["output"]["y"]["data"], json!([[1.0]]), "{done}");
 }

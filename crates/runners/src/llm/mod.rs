@@ -318,7 +318,6 @@ impl options::Options for Options {
 /// A runner of one model.
 #[derive(Debug)]
 struct LlmRunner {
-    options: Arc<Options>,
     process: Arc<Process>,
     kind: Kind,
     interface: Option<Arc<ModelInterface>>,

@@ -407,8 +407,12 @@ impl Process {
             return line;
         }
         match status.signal() {
-            Some(libc::SIGKILL) if self.program.memory_bytes.is_some() => {
-                "its process was killed: it may have reached its `memory_bytes`".to_owned()
+            // Rust aborts a process whose allocation fails.
+            Some(signal @ (libc::SIGKILL | libc::SIGABRT))
+                if self.program.memory_bytes.is_some() =>
+            {
+                let ended = if signal == libc::SIGKILL { "killed" } else { "aborted" };
+                format!("its process was {ended}: it may have reached its `memory_bytes`")
             }
             _ => format!("its process ended ({status})"),
         }
