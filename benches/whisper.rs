@@ -75,12 +75,13 @@ fn bare() {
     parameters.use_gpu(false);
     let file = std::env::var(FILE).unwrap();
     let context = WhisperContext::new_with_params(&file, parameters).unwrap();
-    let mut state = context.create_state().unwrap();
     let audio = std::fs::read(std::env::var(AUDIO).unwrap()).unwrap();
     let own = std::process::id();
     for _line in std::io::stdin().lock().lines() {
         let before = process::processor_seconds(own);
         let begun = Instant::now();
+        // A state that was used before gives another text.
+        let mut state = context.create_state().unwrap();
         let samples: Vec<f32> = samples_of(&audio)
             .chunks_exact(2)
             .map(|bytes| f32::from(i16::from_le_bytes([bytes[0], bytes[1]])) / 32_768.0)

@@ -129,7 +129,7 @@ fn fault(block: &Block, places: &Places) -> Option<String> {
             std::fs::write(&file, text).unwrap();
             if block.text.contains("[runner]") {
                 places.secret(&folder.path().join("token"), "secret");
-                for name in ["shout.py", "mobilenet.onnx", "labels.txt"] {
+                for name in ["shout.py", "ggml-base.bin", "mobilenet.onnx", "labels.txt"] {
                     std::fs::write(folder.path().join(name), "x\n").unwrap();
                 }
                 std::fs::create_dir(folder.path().join("cache")).unwrap();

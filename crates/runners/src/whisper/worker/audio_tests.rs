@@ -100,15 +100,13 @@ fn audio_in_every_format_is_decoded() {
 #[test]
 fn audio_that_cannot_be_decoded_is_rejected_with_a_reason() {
     let text = vec![b'x'; 100_000];
-    let mut opus = OGG.to_vec();
-    opus.truncate(200);
     for (file, said) in [
         (&b""[..], "is not audio"),
         (b"RIFF", "is not audio"),
         (&text, "is not audio"),
         (&wav(16_000, 1, 0, 1), "no sound could be decoded"),
         (&wav(999, 1, 1000, 1), "999 samples per second"),
-        (&opus, "is not audio"),
+        (&OGG[..200], "is not audio"),
     ] {
         let reason = decoded(file).unwrap_err().to_string();
         assert!(reason.contains(said), "{reason}, not {said}");
