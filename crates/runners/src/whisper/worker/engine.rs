@@ -5,6 +5,7 @@
 //! window.
 
 use std::io::Read;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::Receiver;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -88,7 +89,10 @@ impl Engine {
                 continue;
             }
             let Job { ask, audio, events } = job;
-            let ended = self.transcribe(&ask, audio, &events);
+            // A decoder may panic on a damaged file.
+            let work = AssertUnwindSafe(|| self.transcribe(&ask, audio, &events));
+            let ended = catch_unwind(work)
+                .unwrap_or_else(|_panic| Err(Refusal::of("file", "the audio is damaged")));
             *running() = None;
             let event = match ended {
                 Ok(transcript) => Event::Done(Box::new(transcript)),
