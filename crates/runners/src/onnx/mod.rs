@@ -26,7 +26,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Limited};
-use hyper::{Request, StatusCode};
+use hyper::{Method, Request, StatusCode, Uri};
 use serde_json::Value;
 
 use self::graph::Graph;
@@ -45,6 +45,7 @@ use orrery_config::values::{duration, one_of, size, whole};
 use orrery_domain::attempt::Failure;
 use orrery_domain::classify::ErrorClass;
 use orrery_domain::model::{OutputType, Usage};
+use orrery_http::body;
 use orrery_runtime as runtime;
 use orrery_runtime::turns::Turn;
 use orrery_schema::Schema;
@@ -220,9 +221,12 @@ impl OnnxRunner {
         }
         let (files, memory) = self.files(&job.input).await?;
         let body = self.body(&job.input, files).await?;
-        let request = Request::post(worker::RUN).body(body);
-        let request =
-            request.map_err(|error| self.failure(ErrorClass::InternalError, &error.to_string()))?;
+        let request = || {
+            let mut request = Request::new(body::full(body.clone()));
+            *request.method_mut() = Method::POST;
+            *request.uri_mut() = Uri::from_static(worker::RUN);
+            request
+        };
         let opened = self.process.open(request, job.may_fall_back).await;
         let (answer, in_use) = opened.map_err(|error| match error {
             OpenError::Unavailable(reason) => {

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use llama_cpp_2::LlamaLoraAdapterInitError;
 use llama_cpp_2::context::LlamaContext;
 use llama_cpp_2::model::{LlamaLoraAdapter, LlamaModel};
 
@@ -14,12 +15,19 @@ pub(super) struct Adapter {
 }
 
 impl Adapter {
-    /// Loads an adapter; `None` if its file does not fit the model.
-    pub(super) fn load(model: &mut LlamaModel, file: &Path, scale: f64) -> Option<Self> {
-        let adapter = model.lora_adapter_init(file).ok()?;
+    /// Loads an adapter.
+    ///
+    /// # Errors
+    /// If the file does not fit the model; llama.cpp logs the reason.
+    pub(super) fn load(
+        model: &mut LlamaModel,
+        file: &Path,
+        scale: f64,
+    ) -> Result<Self, LlamaLoraAdapterInitError> {
+        let adapter = model.lora_adapter_init(file)?;
         #[expect(clippy::cast_possible_truncation, reason = "a factor of at most 100")]
         let scale = scale as f32;
-        Some(Self { adapter: Arc::new(Mutex::new(adapter)), scale })
+        Ok(Self { adapter: Arc::new(Mutex::new(adapter)), scale })
     }
 
     /// Applies the adapter to all computations of a context.

@@ -109,12 +109,10 @@ fn load(
     let Ok(mut model) = loaded else {
         return refuse(because("llama.cpp cannot load it"));
     };
-    let adapter = match &args.lora {
-        None => None,
-        Some(file) => match Adapter::load(&mut model, file, args.lora_scale.unwrap_or(1.0)) {
-            Some(adapter) => Some(adapter),
-            None => return refuse(because("llama.cpp cannot load its adapter")),
-        },
+    let scale = args.lora_scale.unwrap_or(1.0);
+    let adapter = args.lora.as_ref().map(|file| Adapter::load(&mut model, file, scale));
+    let Ok(adapter) = adapter.transpose() else {
+        return refuse(because("llama.cpp cannot load its adapter"));
     };
     let model = Arc::new(model);
     let limits = engine::Limits {
@@ -123,24 +121,13 @@ fn load(
         parallel: args.parallel,
         batch: args.batch,
     };
-    if header.is_embedding || header.is_reranker {
-        let pooling = match header {
-            Header { is_reranker: true, .. } => Pooling::Rank,
-            Header { has_pooling: true, .. } => Pooling::OfFile,
-            Header { .. } => Pooling::Mean,
-        };
+    if let Some(pooling) = pooling_of(&header) {
         let served = Embedder::new(&model, &backend, limits, pooling, adapter.as_ref(), watch);
         let Ok((mut embedder, jobs)) = served else {
             return refuse(because("llama.cpp cannot create its context"));
         };
-        let loaded = Loaded::pooled(
-            args.common.name.clone(),
-            Arc::clone(&model),
-            pooling,
-            jobs,
-            limits,
-            watch,
-        );
+        let name = args.common.name.clone();
+        let loaded = Loaded::pooled(name, Arc::clone(&model), pooling, jobs, limits, watch);
         let _unheard = ready.send(Some(Ok(Arc::new(loaded))));
         embedder.run();
         return;
@@ -166,6 +153,16 @@ fn load(
             Err(error) => refuse(format!("its threads cannot be started: {error}")),
         }
     });
+}
+
+/// Returns how a model pools the vectors of a text; `None` if it generates text.
+fn pooling_of(header: &Header) -> Option<Pooling> {
+    match header {
+        Header { is_reranker: true, .. } => Some(Pooling::Rank),
+        Header { is_embedding: false, .. } => None,
+        Header { has_pooling: true, .. } => Some(Pooling::OfFile),
+        Header { .. } => Some(Pooling::Mean),
+    }
 }
 
 /// Aborts the process if the work panics: without its loops the process is useless, and the service
