@@ -64,7 +64,7 @@ export function needsModel(recipe, url) {
   return ["llama-server", "tei"].includes(recipe.name) ? null : true;
 }
 
-export function commandOf(recipe, { slug, url, model, graph }) {
+export function commandOf(recipe, { slug, url, model, graph = "" }) {
   const words = ["orrery", "model", "add", recipe.name];
   if (slug && slug !== recipe.name) words.push("--slug", quoted(slug));
   if (url && recipe.url) words.push("--url", quoted(url));
