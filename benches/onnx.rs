@@ -1,11 +1,11 @@
-//! A model of the runner `onnx`, against the same tract without a service: `cargo bench --bench
-//! onnx`.
+//! Compares a model of the runner `onnx` with the same tract without a service:
+//! `cargo bench --bench onnx`.
 //!
 //! The model multiplies matrices: 0.4 billion operations per call, which take tract a few
-//! milliseconds. Both sides run it in their own process, in alternating rounds. Through the
-//! service, a call is `POST /v1/prediction/run`, which returns when the prediction ends, after two
-//! durable commits; the input is JSON. Bare tract gets a tensor that is already in memory. The
-//! second model computes almost nothing: it shows what a call costs.
+//! milliseconds. Orrery and bare tract run the model in separate processes, in alternating rounds.
+//! Through the service, a call is `POST /v1/prediction/run`, which returns when the prediction
+//! ends, after two durable commits; the input is JSON. Bare tract gets a tensor that is already in
+//! memory. The second model computes almost nothing, so its time is the overhead of a call.
 //!
 //! `ORRERY_BENCH_ROUNDS` (5), `ORRERY_BENCH_SECONDS` (2).
 

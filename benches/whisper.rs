@@ -1,9 +1,10 @@
-//! A Whisper model of the runner `whisper`, against the same whisper.cpp without a service: `cargo
-//! bench --bench whisper`.
+//! Compares a Whisper model of the runner `whisper` with the same whisper.cpp without a service:
+//! `cargo bench --bench whisper`.
 //!
-//! The model has the size of `tiny` and always writes the same text. Both sides recognize the same
-//! recording in their own process with the same number of threads, in alternating rounds. The
-//! benchmark compares the seconds of audio per second of CPU time and per second, and the memory.
+//! The model has the size of `tiny` and always writes the same text. Orrery and bare whisper.cpp
+//! recognize the same recording in separate processes with the same number of threads, in
+//! alternating rounds. The benchmark compares the seconds of audio per second of CPU time and of
+//! wall-clock time, and the memory.
 //!
 //! `ORRERY_BENCH_ROUNDS` (5), `ORRERY_BENCH_SECONDS` (60), `ORRERY_BENCH_LAYERS` (4),
 //! `ORRERY_BENCH_THREADS` (1), `ORRERY_BENCH_BEAM` (5). With `ORRERY_BENCH_MODEL` and
@@ -40,7 +41,7 @@ use support::{folder, knob, median};
 
 const FILE: &str = "ORRERY_BENCH_FILE";
 const AUDIO: &str = "ORRERY_BENCH_AUDIO";
-/// CPU seconds and seconds for the recording, and bytes of memory.
+/// CPU seconds and wall-clock seconds for the recording, and bytes of memory.
 struct Cost {
     processor: f64,
     time: f64,
@@ -80,7 +81,7 @@ fn bare() {
     for _line in std::io::stdin().lock().lines() {
         let before = process::processor_seconds(own);
         let begun = Instant::now();
-        // A state that was used before gives another text.
+        // Reusing a whisper.cpp state would change the text.
         let mut state = context.create_state().unwrap();
         let samples: Vec<f32> = samples_of(&audio)
             .chunks_exact(2)

@@ -24,7 +24,7 @@ use tokio_tungstenite::tungstenite::protocol::Role as End;
 
 use crate::support::{Service, respond, until};
 
-/// What a ComfyUI server remembers.
+/// The state of the stub server.
 #[derive(Debug, Default)]
 struct State {
     history: Map<String, Value>,

@@ -131,7 +131,7 @@ fn predict(client: &mut Client, slug: &str, input: Value) -> Value {
     answer["output"].clone()
 }
 
-/// Calls the model of a recipe once.
+/// Calls a recipe's model once.
 fn call(client: &mut Client, recipe: &str) {
     match recipe {
         "llama-server" | "vllm" | "ollama" => {

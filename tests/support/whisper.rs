@@ -1,14 +1,14 @@
 //! Whisper models with weights that always produce the same transcript, whatever they hear, and
 //! audio files.
 //!
-//! Each token leads to the next one, as in a list: the hidden state of the decoder is the code of
-//! the last token, and its only layer that does anything adds the code of the token that follows.
+//! Each token leads to the next one, as in a list: the decoder's hidden state is the code of the
+//! last token, and the only decoder layer with an effect adds the code of the next token.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-/// The text of a transcript, of every ten seconds of audio.
+/// The transcript of every ten seconds of audio.
 pub(crate) const TEXT: &str = " Hello world.";
 /// The text of a translation.
 pub(crate) const TRANSLATION: &str = " Translated";

@@ -99,9 +99,9 @@ impl Watch {
     }
 }
 
-/// Returns whether the file is an unfinished download. Such a file changes all the time, and each
-/// change would postpone the reload. The rename at the end of the download is a change of the final
-/// file, too.
+/// Returns whether the file is an unfinished download. Such a file changes constantly, and each
+/// change would postpone the reload. The rename at the end of the download also counts as a change
+/// of the final file.
 fn is_partial(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == PARTIAL)
 }
@@ -235,7 +235,7 @@ mod tests {
         tasks.stop();
     }
 
-    /// Time is real here: a paused clock would end the quiet period between two changes.
+    /// Uses the real clock, because a paused clock would end the quiet period between two changes.
     #[tokio::test]
     async fn unfinished_download_does_not_postpone_a_reload() {
         let folder = tempfile::tempdir().unwrap();

@@ -475,7 +475,7 @@ pub fn read_file(path: &Path, limit: u64) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|error| format!("{shown} is not UTF-8: {error}"))
 }
 
-/// Reads a JSON file in the folder of a manifest; `file` must not leave the folder.
+/// Reads a JSON file in the folder of a manifest; the path `file` must stay within the folder.
 ///
 /// # Errors
 /// Returns a message with the problem.

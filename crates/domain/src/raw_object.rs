@@ -13,9 +13,9 @@ use serde_json::value::{RawValue, to_raw_value};
 
 /// Maximum number of fields in an object.
 pub const FIELDS_MAX: usize = 1000;
-/// Number of fields for which an object has room at first: as many as most requests have.
+/// Initial capacity of an object, in fields: most requests have no more.
 const FIELDS_USUAL: usize = 8;
-/// The bytes of a field besides its name and its value, rounded up.
+/// Overhead of a field in addition to its name and its value, in bytes, rounded up.
 const PUNCTUATION: usize = 6;
 
 /// A JSON object with its fields in order.

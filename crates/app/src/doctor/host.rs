@@ -15,7 +15,7 @@ const MIB: u64 = 1024 * 1024;
 const MEMORY_MIN: u64 = 256 * MIB;
 /// Maximum number of entries that are searched for GPUs.
 const GPUS_MAX: usize = 256;
-/// Memory, in bytes, from which on a GPU of AMD is not part of the processor.
+/// Minimum memory of a dedicated AMD GPU, in bytes; a GPU with less is part of the processor.
 const GPU_MEMORY_MIN: u64 = 3 * 1024 * MIB;
 /// Files that identify time services: each service creates its file after it has set the clock, or
 /// while it runs.
@@ -49,7 +49,7 @@ pub(super) fn language_models() -> Finding {
     }
 }
 
-/// Reports the GPUs of the machine: language models from files use the processor only.
+/// Reports the machine's GPUs, because language models from files run on the CPU only.
 pub(super) fn graphics() -> Option<Finding> {
     let names = gpus(Path::new("/"));
     if names.is_empty() {
@@ -61,7 +61,7 @@ pub(super) fn graphics() -> Option<Finding> {
     Some(Finding::good("gpu", detail).mended_by(mend))
 }
 
-/// Returns the names of the GPUs that have memory of their own.
+/// Returns the names of the dedicated GPUs, which have their own memory.
 fn gpus(root: &Path) -> Vec<String> {
     let folders = |path: &str| {
         let entries = fs::read_dir(root.join(path)).into_iter().flatten().take(GPUS_MAX);

@@ -4,9 +4,9 @@
 //! is the next command to try. Placeholders stand for values: `"@SLUG@"`, `"@MODEL@"` (a name),
 //! `"@FILE@"` (the path of a file), `"@NAME@"` (the model, or else the slug), `"@URL@"`,
 //! `"@GRAPH@"` and `"@WORKER@"` (files beside the manifest), and `"@INPUTS@"` (the inputs of the
-//! graph that requests usually fill in, as a table). The lines after `#[start]` are for a
-//! server that the service starts, and those after `#[url DEFAULT]` for one that runs already;
-//! `#[end]` ends both.
+//! graph that requests usually fill in, as a table). The lines after `#[start]` are for a server
+//! that the service starts, and the lines after `#[url DEFAULT]` are for a server that is already
+//! running; `#[end]` ends either section.
 //!
 //! To add a recipe, add its file, its row in [`RECIPES`], and its row in
 //! `static/screens/add_model.js`.
@@ -92,7 +92,7 @@ const RECIPES: &[Recipe] = &[
     recipe!("diffusers", Some((include_str!("recipes/diffusers.py"), "py"))),
 ];
 
-/// The names of inputs of ComfyUI's nodes that requests usually fill in.
+/// Names of the ComfyUI node inputs that requests usually fill in.
 const GRAPH_INPUTS: [&str; 12] = [
     "text",
     "prompt",
@@ -107,10 +107,10 @@ const GRAPH_INPUTS: [&str; 12] = [
     "audio",
     "video",
 ];
-/// Maximum number of inputs that a manifest gets.
+/// Maximum number of inputs to write to a manifest.
 const GRAPH_INPUTS_MAX: usize = 64;
 
-/// The values of a manifest.
+/// The values that replace a recipe's placeholders.
 #[derive(Debug, Default)]
 struct Values {
     slug: String,
@@ -241,7 +241,7 @@ fn add(recipe: &Recipe, asked: &Add, config: &Config) -> anyhow::Result<Added> {
     Ok(Added { slug: values.slug, files, problems, next })
 }
 
-/// Returns the inputs of a graph that requests usually fill in, as a table in TOML; an empty table if
+/// Returns the graph's inputs that requests usually fill in, as a TOML table; the table is empty if
 /// the file is not a graph in the API form.
 fn inputs_of(graph: &[u8]) -> String {
     let nodes: serde_json::Map<String, Value> = serde_json::from_slice(graph).unwrap_or_default();
@@ -259,14 +259,14 @@ fn inputs_of(graph: &[u8]) -> String {
         .map(|(name, node)| {
             let is_one = fields.iter().filter(|(other, _)| other == name).count() == 1;
             let own = if is_one { (*name).to_owned() } else { format!("{name}_{node}") };
-            // A JSON string is a TOML string.
+            // A JSON string is also a valid TOML string.
             format!("{} = {}", Value::from(own), Value::from(format!("{node}.inputs.{name}")))
         })
         .collect();
     format!("{{ {} }}", entries.join(", "))
 }
 
-/// Writes a file, which becomes visible when it is complete.
+/// Writes a file that becomes visible only when it is complete.
 fn write(path: PathBuf, content: &[u8], is_replaced: bool) -> anyhow::Result<PathBuf> {
     let failed = || format!("{} cannot be written", path.display());
     let folder = path.parent().unwrap_or(Path::new("."));
@@ -320,8 +320,8 @@ impl Recipe {
         Ok(Some(url.as_str().trim_end_matches('/').to_owned()))
     }
 
-    /// Returns the lines of the manifest for a server that the service starts, or for one that runs
-    /// already.
+    /// Returns the lines of the manifest for a server that the service starts, or for a server that
+    /// is already running.
     fn lines(&self, is_started: bool) -> impl Iterator<Item = &'static str> {
         let mut is_wanted = true;
         self.text.lines().filter(move |line| {
@@ -350,7 +350,7 @@ impl Recipe {
         Ok(Values { model: Some(found), ..values })
     }
 
-    /// Returns the manifest with its values.
+    /// Returns the manifest with the placeholders replaced.
     fn fill(&self, values: &Values) -> anyhow::Result<String> {
         let is_started = values.url.is_none();
         let (slug, model) = (Some(&values.slug), values.model.as_ref());
@@ -380,7 +380,7 @@ impl Recipe {
                 if value.chars().any(char::is_control) {
                     bail!("the values of a manifest must not have control characters");
                 }
-                // A JSON string is a TOML string.
+                // A JSON string is also a valid TOML string.
                 line = line.replace(&place, &serde_json::to_string(value)?);
                 used.insert(name);
             }

@@ -27,7 +27,7 @@ use orrery_wire::operator::{ModelTest, ModelTestEvent, Models};
 
 /// Maximum size of an event, in bytes: the largest output and its envelope.
 const EVENT_MAX: usize = 300 * 1024 * 1024;
-/// Permission bits of others.
+/// Permission bits for others (`o`).
 const OTHERS: u32 = 0o007;
 
 #[derive(Debug, Subcommand)]
@@ -370,8 +370,8 @@ impl io::Write for Run {
     }
 }
 
-/// Lets those read the file who may read its folder. If root pulls for an installed service, the
-/// file belongs to the group of the folder.
+/// Makes the file readable for the users who may read its folder. If root runs the command for an
+/// installed service, the file gets the folder's group.
 fn give_to_service(file: &fs::File, folder: &Path) -> io::Result<()> {
     let place = fs::metadata(folder)?;
     if geteuid().is_root() {

@@ -13,7 +13,7 @@ const GRAPH_MAX: u64 = 4 * 1024 * 1024;
 /// Maximum number of nodes of a graph.
 const NODES_MAX: usize = 10_000;
 
-/// A graph and the inputs of its nodes that requests fill in.
+/// A graph, and the node inputs that requests fill in.
 #[derive(Debug, PartialEq)]
 pub(super) struct Graph {
     nodes: Map<String, Value>,
@@ -58,7 +58,7 @@ impl Graph {
         self.nodes.values().filter_map(|node| node.get("class_type")?.as_str())
     }
 
-    /// Returns a node as people know it: its ID, and its title or class.
+    /// Returns the description of a node for messages: its ID, and its title or class.
     pub(super) fn name_of(&self, node: &str) -> String {
         let title = self.nodes.get(node).and_then(|node| node.pointer("/_meta/title")?.as_str());
         match title.filter(|title| !title.is_empty()).or_else(|| self.class(node)) {
@@ -67,7 +67,7 @@ impl Graph {
         }
     }
 
-    /// Returns the value that the graph itself has for an input.
+    /// Returns the graph's own value for an input.
     pub(super) fn written(&self, input: &Input) -> Option<&Value> {
         self.nodes.get(&input.node)?.get("inputs")?.get(&input.field)
     }

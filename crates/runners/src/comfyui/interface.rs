@@ -20,7 +20,7 @@ pub(super) enum Kind {
     Value,
     /// The value refers to a file, which is uploaded.
     File,
-    /// A random number up to this one, unless the request sets the value.
+    /// A random number up to this maximum, unless the request sets the value.
     Seed(u64),
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Interface {
     pub kinds: Arc<[Kind]>,
 }
 
-/// Returns the interface of a graph; `classes` has the description of each class of node that has
+/// Returns the interface of a graph; `classes` contains the description of each node class that has
 /// inputs.
 ///
 /// # Errors

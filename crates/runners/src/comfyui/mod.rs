@@ -1,10 +1,10 @@
 //! The runner `comfyui`: runs a graph of nodes on a ComfyUI server.
 //!
-//! Each run is one prompt of ComfyUI: the graph of the manifest, with the values of the request. The
-//! request schema comes from the server's description of the nodes. The prompt's ID depends only on
-//! the attempt, so that a run that is repeated after a crash follows the prompt that it began,
-//! instead of starting a second one. ComfyUI servers before May 2025 choose the ID themselves;
-//! there, the repeated run starts a second prompt.
+//! Each run is one prompt of ComfyUI: the graph of the manifest, with the values of the request.
+//! The request schema comes from the server's description of the nodes. The prompt's ID depends
+//! only on the attempt, so that a run that is repeated after a crash continues with the prompt that
+//! it has already queued, instead of queueing a second prompt. ComfyUI servers from before May 2025
+//! choose the ID themselves; with these servers, the repeated run queues a second prompt.
 
 mod graph;
 mod interface;

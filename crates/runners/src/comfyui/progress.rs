@@ -1,7 +1,7 @@
 //! Follows a prompt over ComfyUI's WebSocket, which reports the active node and its steps.
 //!
-//! The connection only shows progress, and shortens the wait for the end of the prompt: without it,
-//! the runner polls the prompt's state all the same.
+//! The connection only reports progress, and announces the end of the prompt early. The runner
+//! polls the prompt's state even without the connection.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ enum Event {
     },
 }
 
-/// What to watch, and what to tell.
+/// The prompt to watch, and where to report its progress.
 pub(super) struct Watch<'a> {
     pub client: &'a Client,
     /// The URL of the server.
@@ -133,7 +133,7 @@ impl Watch<'_> {
     }
 }
 
-/// What the log says so far.
+/// The state of the progress log.
 struct Log {
     /// When the last line about steps was written.
     last: Option<Instant>,

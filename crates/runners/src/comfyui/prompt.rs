@@ -124,7 +124,8 @@ impl Prompt<'_> {
         self.json(&self.send(request, ANSWER_MAX).await?).await
     }
 
-    /// Returns this prompt's entry in the server's history, which it enters when it ends.
+    /// Returns this prompt's entry in the server's history, which contains only prompts that have
+    /// ended.
     fn entry(&self, mut history: Value) -> Option<Value> {
         history.get_mut(&self.id).map(Value::take)
     }
@@ -294,7 +295,7 @@ impl Prompt<'_> {
             match self.state().await {
                 Ok(State::Ended(entry)) => return Ok(entry),
                 Ok(State::Queued) => (unanswered, missing) = (0, 0),
-                // The prompt may have moved between the two requests.
+                // The prompt may have moved from the queue to the history between the two requests.
                 Ok(State::Unknown) if missing == 0 => missing = 1,
                 Ok(State::Unknown) => {
                     let what = "its server no longer knows the prompt: it was restarted, or its \
@@ -334,7 +335,7 @@ impl Prompt<'_> {
             };
             values.iter().filter(is_file).copied().collect()
         };
-        // Previews are results only if nothing else is.
+        // Previews are results only if there are no other files.
         let mut found = files(|kind| kind != Some("temp"));
         if found.is_empty() {
             found = files(|kind| kind == Some("temp"));
@@ -437,8 +438,8 @@ impl Drop for CancelOnDrop<'_> {
     }
 }
 
-/// Removes a prompt from the queue, or interrupts it if it runs. Old servers interrupt any prompt
-/// that runs, so the queue is read first.
+/// Removes a prompt from the queue, or interrupts it if it runs. Old servers interrupt whichever
+/// prompt is running, so this function reads the queue first.
 async fn cancel(client: &Client, url: &str, id: &str) {
     let post = async |path: &str, body: Value| {
         let request = Request::post(format!("{url}{path}"))

@@ -59,7 +59,7 @@ pub struct Error(String);
 const PART: &str = "is not a model by itself: name it in the manifest of its model";
 
 impl Error {
-    /// Returns whether the file is an adapter or an image encoder, which models use.
+    /// Returns whether the file is an adapter or an image encoder, which only serves other models.
     #[must_use]
     pub fn is_part(&self) -> bool {
         self.0 == PART

@@ -112,7 +112,7 @@ struct Lora {
     file: PathBuf,
     /// The file's modification time, used to detect a replaced file.
     changed: Option<SystemTime>,
-    /// The factor of its changes.
+    /// The factor by which the adapter's changes are multiplied.
     scale: f64,
 }
 

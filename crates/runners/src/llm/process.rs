@@ -181,9 +181,9 @@ impl Process {
         process
     }
 
-    /// Sends a request whose URI is a path, after loading the model if needed. `request` makes the
-    /// request again if it has to be repeated. With `is_impatient`, fails at once during the delay
-    /// after a failure.
+    /// Sends a request whose URI is a path, after loading the model if needed. `request` rebuilds
+    /// the request for a repetition. With `is_impatient`, the call fails immediately during the
+    /// delay that follows a failure.
     ///
     /// # Errors
     /// [`OpenError`]

@@ -1,8 +1,8 @@
 //! Element types of tensors, and the conversion between JSON and their bytes: little-endian, in
 //! row-major order. This module does no I/O.
 //!
-//! 16-bit floating-point numbers are carried as 32-bit ones, and a string is preceded by its length
-//! in bytes as a 32-bit number.
+//! 16-bit floating-point numbers are transferred as 32-bit numbers, and a string is preceded by its
+//! length in bytes as a 32-bit number.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -70,7 +70,7 @@ impl Element {
         }
     }
 
-    /// Returns the type as the Open Inference Protocol knows it, which determines its schema.
+    /// Returns the corresponding type of the Open Inference Protocol, which determines the schema.
     pub(super) const fn datatype(self) -> Datatype {
         match self {
             Self::Float32 => Datatype::Float(32),
@@ -164,7 +164,7 @@ fn whole(
     data: &mut Vec<u8>,
 ) -> bool {
     let Some(number) = integer(value).filter(|number| range.contains(number)) else { return false };
-    // In two's complement, the lower bytes are the narrower number.
+    // In two's complement, the lower bytes are the value in the narrower type.
     let width = usize::try_from(bits / 8).unwrap_or_default();
     data.extend(number.to_le_bytes().into_iter().take(width));
     true

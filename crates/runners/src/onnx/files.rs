@@ -88,7 +88,7 @@ impl Model {
         self.with(12, &value(name, element, None))
     }
 
-    /// Adds a field of the graph as it is.
+    /// Adds an encoded field to the graph, unchanged.
     #[must_use]
     pub fn raw(self, field: u64, content: &[u8]) -> Self {
         self.with(field, content)

@@ -148,7 +148,7 @@ impl Graph {
     }
 }
 
-/// What is known of the graph so far.
+/// The parts of the graph that have been read so far.
 #[derive(Debug, Default)]
 struct Found {
     inputs: Vec<Declared>,

@@ -1,8 +1,9 @@
 //! The runner `onnx`: runs an ONNX file with tract in a separate process of this binary (`worker`).
 //!
-//! The request schema follows from the inputs that the file declares: each is a tensor, as nested
-//! arrays, or a file that the manifest prepares. The process is the one of the runner `llm`
-//! (`Process`): started on demand, stopped when idle, killed to cancel a run.
+//! The request schema is derived from the inputs that the file declares: in a request, each input
+//! is nested arrays, or a file that is converted as the manifest describes. The process is managed
+//! like those of the runner `llm` (`Process`): started on demand, stopped when idle, killed to
+//! cancel a run.
 //!
 //! ```text
 //! graph        reads the inputs and outputs of a file, without its weights

@@ -1,6 +1,6 @@
 //! The format of requests to a process that recognizes speech: a line of JSON with the fields of
 //! the form, followed by the audio file. The process reads the file while it arrives, so neither
-//! side holds it in memory.
+//! the service nor the process holds the file in memory.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,8 @@ pub(super) const PROGRESS: &str = "/progress";
 /// The field that makes a transcription a translation, on the route [`PROGRESS`].
 pub(super) const TRANSLATE: &str = "translate";
 #[cfg(feature = "whisper")]
-/// Maximum length of the line of JSON, in bytes. Forms are limited to less than half of it.
+/// Maximum length of the line of JSON, in bytes. Forms are limited to less than half of this
+/// length.
 pub(super) const HEAD_MAX: usize = 1024 * 1024;
 
 /// The fields of a request.

@@ -13,7 +13,7 @@ use orrery_runtime::regular_file;
 
 /// `ggml` as a little-endian number.
 const MAGIC: u32 = 0x6767_6d6c;
-/// The sizes of the vocabularies of Whisper models: only English, all languages, and with Cantonese.
+/// Vocabulary sizes of Whisper models: English only, multilingual, and multilingual with Cantonese.
 /// whisper.cpp derives the ids of special tokens from the size.
 const VOCABULARIES: RangeInclusive<i32> = 51_864..=51_866;
 /// Number of frequencies of a window of audio, which whisper.cpp assumes.
@@ -25,7 +25,7 @@ const TENSORS_MAX: usize = 16_384;
 const DIMENSIONS: RangeInclusive<i32> = 1..=4;
 /// Maximum length of a tensor's name, in bytes.
 const NAME_MAX: i32 = 256;
-/// The fewest bytes that are skipped by a seek.
+/// Minimum number of bytes to skip with a seek.
 const SEEK_MIN: u64 = 64 * 1024;
 /// Types of weights that whisper.cpp can load, by the number in the header.
 const TYPES: [(i32, &str); 12] = [
@@ -42,7 +42,7 @@ const TYPES: [(i32, &str); 12] = [
     (13, "Q5_K"),
     (14, "Q6_K"),
 ];
-/// The factor by which the type of quantized weights is larger per version of the format.
+/// The type number of quantized weights contains the version of the format, multiplied by this.
 const TYPE_VERSION: i32 = 1000;
 
 /// The error for a rejected file, as a phrase that follows the file's name.

@@ -1,9 +1,9 @@
 //! The runner `whisper`: turns speech into text with whisper.cpp in a separate process of this
 //! binary (`worker`).
 //!
-//! The process is that of a local language model (`llm::process`), with another program in it: it
-//! is started on demand, shares the memory budget, and is stopped when idle. The audio is streamed
-//! to the process, which decodes it; the service never decodes audio itself.
+//! The process is managed like that of a local language model (`llm::process`): it is started on
+//! demand, shares the memory budget, and is stopped when idle. The audio is streamed to the
+//! process, which decodes it; the service never decodes audio itself.
 
 pub mod ask;
 pub mod header;
@@ -41,14 +41,14 @@ use orrery_http::places::Arriving;
 use orrery_runtime as runtime;
 use orrery_schema::Schema;
 
-/// Maximum size of the audio of a prediction, which is in memory; longer audio is sent to the
-/// routes for audio.
+/// Maximum size of a prediction's audio, which the service holds in memory; clients send larger
+/// audio to OpenAI's audio routes.
 const AUDIO_MAX: usize = 128 * 1024 * 1024;
 /// Maximum size of an event of a prediction: the whole transcript with its segments.
 const EVENT_MAX: usize = 64 * 1024 * 1024;
-/// Number of alternatives that are searched by default, as in whisper.cpp's own program.
+/// Default beam width, as in whisper.cpp's own program.
 const DEFAULT_BEAM: u32 = 5;
-/// Maximum number of alternatives that whisper.cpp can search.
+/// Maximum beam width that whisper.cpp supports.
 const BEAM_MAX: u32 = 8;
 
 /// The manifest section of this runner type.
@@ -73,7 +73,7 @@ pub struct Options {
     changed: Option<SystemTime>,
     /// The file's header, or the error for a rejected file.
     header: Result<Header, header::Error>,
-    /// The language of audio whose request names none.
+    /// The default language, for requests that name none.
     language: Option<String>,
     beam: u32,
     threads: u32,
@@ -177,7 +177,7 @@ impl options::Options for Options {
     }
 
     fn concurrency(&self) -> Option<usize> {
-        // The process recognizes one file at a time; others wait in the model's queue.
+        // The process recognizes one file at a time; other requests wait in the model's queue.
         Some(1)
     }
 

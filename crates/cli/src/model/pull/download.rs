@@ -1,8 +1,8 @@
-//! Downloads one file: resumes an interrupted download, checks the digest, and gives the file its
-//! name only then.
+//! Downloads one file: resumes an interrupted download, checks the digest, and only then gives the
+//! file its name.
 //!
-//! Two files describe an unfinished download: `NAME.part` has its first bytes, and
-//! `NAME.source.part` says which version of the file they belong to.
+//! An unfinished download consists of two files: `NAME.part` contains the first bytes, and
+//! `NAME.source.part` states the version of the file to which these bytes belong.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -36,7 +36,8 @@ use orrery_runtime::regular_file;
 
 /// Maximum size of a file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 40;
-/// How often a download that has made progress is resumed without any further progress.
+/// Maximum number of consecutive resumptions that bring no new bytes, after a download has made
+/// progress.
 const RETRIES_MAX: u32 = 5;
 /// Delay before the first retry; each further retry waits twice as long.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
@@ -65,7 +66,7 @@ pub(super) struct Downloader<'d> {
     pub folder: &'d Path,
     /// The web page of the repository, for errors.
     pub page: Option<&'d str>,
-    /// The space to leave on the disk.
+    /// The free disk space that a download must leave.
     pub reserve: Option<u64>,
 }
 
@@ -127,8 +128,8 @@ impl Downloader<'_> {
         part.finish()
     }
 
-    /// Requests the file until it is complete. A connection that breaks is replaced as long as
-    /// bytes arrive.
+    /// Requests the file until it is complete. Replaces a broken connection as long as new bytes
+    /// arrive.
     async fn download(&self, url: &Url, part: &mut Part<'_>) -> anyhow::Result<()> {
         part.resume(url)?;
         let mut fruitless = RETRIES_MAX;
@@ -211,7 +212,7 @@ impl Downloader<'_> {
     }
 }
 
-/// Creates a folder with the owner and the permissions of another one.
+/// Creates a folder with the owner and the permissions of another folder.
 fn create_like(folder: &Path, other: &Path) -> io::Result<()> {
     if folder.is_dir() {
         return Ok(());
@@ -300,7 +301,8 @@ impl<'d> Part<'d> {
         })
     }
 
-    /// Takes over the bytes of an earlier command, if they belong to this version of the file.
+    /// Reuses the bytes that an earlier command downloaded, if they belong to this version of the
+    /// file.
     fn resume(&mut self, url: &Url) -> anyhow::Result<()> {
         let found = self.file.metadata()?.len();
         let about = File::open(&self.about_path).ok().and_then(|file| {
@@ -348,7 +350,7 @@ impl<'d> Part<'d> {
         headers
     }
 
-    /// Returns whether a response has the bytes after the part.
+    /// Returns whether a response contains the bytes that follow the part.
     fn continues(&self, answer: &Answer) -> Result<bool, Error> {
         if answer.status != StatusCode::PARTIAL_CONTENT {
             // Errors other than an unsatisfiable range say nothing about the file.
@@ -495,8 +497,8 @@ mod tests {
 
     use super::*;
 
-    /// Answers two requests: the first one with three of six bytes, and then with nothing; the
-    /// second one with the rest.
+    /// Answers two requests: for the first request, sends three of six bytes and then stalls; for
+    /// the second request, sends the remaining bytes.
     async fn stall(listener: TcpListener) -> String {
         let first = "HTTP/1.1 200 OK\r\nETag: \"1\"\r\nContent-Length: 6\r\n\r\nabc";
         let second = "HTTP/1.1 206 Partial Content\r\nETag: \"1\"\r\nContent-Length: 3\r\n\

@@ -8,7 +8,7 @@ const DEFAULT: &str = "Q4_K_M";
 const GGUF: &str = ".gguf";
 /// Maximum number of names in an error message.
 const NAMES_MAX: usize = 40;
-/// The quantizations of an image encoder, best first; encoders are small.
+/// Quantizations of image encoders, best first, because encoders are small.
 const ENCODERS: [&str; 4] = ["F16", "BF16", "Q8_0", "F32"];
 
 /// The chosen files.
@@ -16,7 +16,7 @@ const ENCODERS: [&str; 4] = ["F16", "BF16", "Q8_0", "F32"];
 pub(super) struct Choice {
     /// The model file, or its parts in order.
     pub model: Vec<RepositoryFile>,
-    /// The name of the model without its extension and its part.
+    /// The name of the model without the extension and the part number.
     pub stem: String,
     pub quantization: Option<String>,
     /// The image encoder.
@@ -221,7 +221,7 @@ fn stem_of(path: &str) -> (&str, usize) {
     part().filter(|(_, parts)| *parts > 0).unwrap_or((stem, 1))
 }
 
-/// Returns the quantization that a name states, in upper case. In `a/Q4_K_M/b`, a folder states it.
+/// Returns the quantization in a path, in upper case. A folder's name may contain it: `a/Q4_K_M/b`.
 fn quantization_of(stem: &str) -> Option<String> {
     let stem = stem.to_ascii_uppercase();
     let starts = stem.char_indices().rev().filter(|(at, _)| {

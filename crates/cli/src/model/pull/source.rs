@@ -17,7 +17,7 @@ use super::web::{Web, shown};
 pub(super) const HUB: &str = "https://huggingface.co";
 /// Maximum size of a repository's list of files, in bytes.
 const LIST_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Maximum number of files that are read from a folder, and how deep.
+/// Maximum number of files to list in a folder, and maximum depth of its subfolders.
 const FOLDER_FILES_MAX: usize = 20_000;
 const FOLDER_DEPTH_MAX: usize = 5;
 /// Maximum length of a file name, in bytes, which leaves room for the endings of partial files.
@@ -256,7 +256,8 @@ async fn on_hub(
     let text = web.read(&url, page, LIST_BYTES_MAX).await?;
     let listing: Listing = serde_json::from_slice(&text)
         .with_context(|| format!("{endpoint} is not a hub: its answer about {id} is no list"))?;
-    // All files come from the commit that was listed, even if the repository changes now.
+    // All files come from the commit that was listed, even if the repository changes in the
+    // meantime.
     let is_commit = |sha: &String| sha.len() == 40 && sha.bytes().all(|c| c.is_ascii_hexdigit());
     let revision = listing.sha.filter(is_commit).unwrap_or_else(|| "main".to_owned());
     let file = |sibling: Sibling| {
@@ -285,7 +286,7 @@ fn safe_name(path: &str) -> Option<String> {
     let name: String = last.chars().map(|c| if is_good(c) { c } else { '-' }).collect();
     let name = name.trim_start_matches(['.', '-']);
     let long = name.len().saturating_sub(NAME_BYTES_MAX);
-    // The end has the extension.
+    // The end is kept, because it contains the extension.
     let name = name.get(long..)?.trim_start_matches(['.', '-']);
     (!name.is_empty()).then(|| name.to_owned())
 }

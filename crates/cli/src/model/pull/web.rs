@@ -49,7 +49,7 @@ pub(super) struct Answer {
 /// The client of one pull.
 #[derive(Debug)]
 pub(super) struct Web {
-    /// The client for the operator's host, and the one for all others.
+    /// The client for the operator's host, and the client for all other hosts.
     own: Client,
     others: Client,
     /// The origin of the operator's URL.
@@ -60,7 +60,7 @@ pub(super) struct Web {
 }
 
 impl Web {
-    /// Creates a client; `url` is the one that the operator has given.
+    /// Creates a client; `url` is the URL that the operator chose.
     pub(super) fn new(url: &str, token: Option<Secret>, policy: Policy) -> Self {
         let origin = Url::parse(url).ok().map(|url| url.origin());
         let authorization = token.and_then(|token| {
@@ -204,7 +204,7 @@ pub(super) fn shown(url: &Url) -> String {
     format!("{origin}{}", url.path())
 }
 
-/// Returns the error of a request without an answer.
+/// Returns the error for a request that got no response.
 fn unanswered(url: &Url, error: &client::Error) -> Error {
     let forbidden = |detail: String| {
         format!("{}: {detail}; `egress.allow` in the configuration permits it", shown(url))

@@ -42,15 +42,15 @@ pub(super) struct Job {
 /// How a model pools the vectors of a text's tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pooling {
-    /// As its file states.
+    /// By the pooling type in the model's file.
     OfFile,
-    /// Its file does not state how: the mean.
+    /// By the mean, because the file states no pooling type.
     Mean,
     /// Into outputs that rate the text.
     Rank,
 }
 
-/// The computation loop of a model that pools.
+/// The computation loop of an embedding model or a reranker.
 #[derive(Debug)]
 pub(super) struct Embedder<'m> {
     context: LlamaContext<'m>,

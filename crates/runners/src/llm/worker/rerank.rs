@@ -1,4 +1,5 @@
-//! Rerank requests: the model reads the query with each document, and rates their relevance.
+//! Rerank requests: the model reads the query with each document, and rates the document's
+//! relevance.
 
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
@@ -99,7 +100,7 @@ fn templated(model: &LlamaModel, template: &str, query: &str, document: &str) ->
 }
 
 /// Joins the query and a document as encoders were trained: BOS, query, EOS, SEP, document, EOS,
-/// each as far as the vocabulary uses it.
+/// without the control tokens that the vocabulary does not use.
 fn separated(model: &LlamaModel, query: &str, document: &str) -> Vec<LlamaToken> {
     let vocabulary = model.vocab();
     let separator = vocabulary.sep();
@@ -127,8 +128,8 @@ fn too_long(tokens: usize, room: usize) -> Refusal {
     Refusal { code: Some("context_length_exceeded"), ..Refusal::of("documents", message) }
 }
 
-/// Returns the relevance from 0 to 1 that the outputs of a model mean: those of a classifier are
-/// probabilities, of which the first is relevance, and a single output is a logit.
+/// Converts the outputs of a model to a relevance from 0 to 1. The outputs of a classifier are
+/// probabilities, and the first is the relevance; a single output is a logit.
 fn relevance(outputs: &[f32]) -> f64 {
     match outputs {
         [logit] => 1.0 / (1.0 + (-f64::from(*logit)).exp()),

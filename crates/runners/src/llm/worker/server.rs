@@ -437,8 +437,8 @@ async fn rate(
     Ok(json(StatusCode::OK, &rerank::answer(&name, &outputs, tokens)))
 }
 
-/// Computes the texts that `read` returns. Returns the output of each text, the number of all
-/// tokens, and what else `read` returned.
+/// Runs the model on the texts that `read` returns. Returns the output of each text, the total
+/// number of tokens, and the rest of the result of `read`.
 async fn pooled<T: Send + 'static>(
     loaded: Arc<Loaded>,
     jobs: SyncSender<embeddings::Job>,

@@ -16,7 +16,7 @@ const RATES: std::ops::RangeInclusive<u32> = 1_000..=192_000;
 const CROSSINGS: f32 = 16.0;
 const PCM: u16 = 1;
 const FLOAT: u16 = 3;
-/// The format whose real code follows in the extension.
+/// The format code of files whose extension contains the actual format code.
 const EXTENSIBLE: u16 = 0xfffe;
 
 /// The format of the samples.
@@ -124,7 +124,8 @@ fn mono(format: Format, data: &[u8]) -> Result<Vec<f32>, String> {
     Ok(data.chunks_exact(frame).map(mean).collect())
 }
 
-/// Resamples with a windowed sinc filter that removes what the new rate cannot represent.
+/// Resamples with a windowed sinc filter that removes the frequencies that the new rate cannot
+/// represent.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -230,7 +231,7 @@ mod tests {
             let error = samples(&file, 16_000).unwrap_err();
             assert!(error.contains(says), "{error}, not {says}");
         }
-        // A file that is cut off has the samples before the end.
+        // A truncated file yields the samples before the cut.
         let whole = wav(PCM, 1, 16_000, 16, &[0, 64, 0, 64]);
         assert_eq!(samples(&whole[..whole.len() - 1], 16_000).unwrap(), [0.5]);
     }

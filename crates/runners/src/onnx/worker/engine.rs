@@ -1,7 +1,7 @@
 //! Runs a model with tract.
 //!
 //! A model whose dimensions all have fixed lengths has one plan. Other models have a plan for all
-//! shapes if tract can derive one, and plans for the latest shapes otherwise.
+//! shapes if tract can derive one, and otherwise plans for the most recent shapes.
 
 use std::collections::BTreeSet;
 use std::path::Path;

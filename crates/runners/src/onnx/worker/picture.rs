@@ -24,7 +24,7 @@ pub(super) fn tensor(image: &Image, file: &[u8]) -> Result<Tensor, String> {
         ));
     }
     let color = image.color.unwrap_or(Color::Rgb);
-    // Without transparency, which would otherwise be scaled, too.
+    // Transparency is removed first; otherwise, it would be scaled, too.
     let plain = match color {
         Color::Gray => DynamicImage::from(decoded.to_luma8()),
         Color::Rgb | Color::Bgr => DynamicImage::from(decoded.to_rgb8()),

@@ -25,8 +25,8 @@ use orrery_runtime::crash_note::exit_at_once;
 const REQUEST_MAX: usize = 128 * 1024 * 1024;
 /// Maximum number of concurrent requests.
 const STREAMS_MAX: u32 = 4096;
-/// How long abandoned work may take to end by itself: tract cannot be interrupted, and if the
-/// process exits, the service repeats the other runs.
+/// How long an abandoned run may take to end by itself before the process exits. tract cannot be
+/// interrupted, and after an exit, the service has to repeat the other runs.
 const STOPPING: Duration = Duration::from_secs(1);
 /// Flow control window of a request, in bytes.
 const WINDOW: u32 = 1024 * 1024;
@@ -104,7 +104,7 @@ fn whole(status: StatusCode, body: impl Into<Bytes>) -> Answer {
     answer
 }
 
-/// Cancels a task that has not begun when it is dropped.
+/// When dropped, cancels the task if it has not begun.
 struct Cancel(tokio::task::AbortHandle);
 
 impl Drop for Cancel {
@@ -136,7 +136,7 @@ impl Drop for Running {
     }
 }
 
-/// A run that somebody waits for. If it is dropped before the run ends, the process exits.
+/// A run whose client is waiting. If this value is dropped before the run ends, the process exits.
 #[derive(Debug, Default)]
 struct Work {
     state: Arc<Progress>,

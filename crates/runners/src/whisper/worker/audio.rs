@@ -1,8 +1,8 @@
-//! Decodes audio of any length while it arrives: WAV, AIFF, MP3, FLAC, Ogg Vorbis, and AAC in MP4 or
-//! ADTS. The result is what Whisper models hear: one channel of 16,000 samples per second.
+//! Decodes audio of any length while it arrives: WAV, AIFF, MP3, FLAC, Ogg Vorbis, and AAC in MP4
+//! or ADTS. The result is the input of Whisper models: one channel of 16,000 samples per second.
 //!
 //! The memory does not depend on the length of the audio, except for MP4, whose index may be at its
-//! end. A damaged packet is skipped; a file with nothing else is rejected.
+//! end. Damaged packets are skipped; a file that contains only damaged packets is rejected.
 
 use std::io::{self, Cursor, Read};
 
@@ -19,7 +19,7 @@ use symphonia::core::formats::{FormatOptions, FormatReader, TrackType};
 use symphonia::core::io::{MediaSource, MediaSourceStream, ReadOnlySource};
 use symphonia::core::meta::MetadataOptions;
 
-/// Samples per second that Whisper models hear.
+/// The sample rate of Whisper models, in samples per second.
 pub(super) const RATE: u32 = 16_000;
 /// Maximum length of the audio, in seconds.
 pub(super) const SECONDS_MAX: u64 = 24 * 60 * 60;
@@ -28,7 +28,7 @@ const RATES: std::ops::RangeInclusive<u32> = 1000..=768_000;
 const CHANNELS_MAX: usize = 64;
 /// Maximum size of an MP4 file, in bytes.
 const MP4_MAX: u64 = 512 * 1024 * 1024;
-/// Maximum size of a tag or a picture, in bytes; none is used.
+/// Maximum size of a tag or a picture, in bytes; the decoder uses neither.
 const TAG_MAX: usize = 64 * 1024;
 /// Maximum number of damaged packets in a row.
 const DAMAGED_MAX: u32 = 1000;
@@ -67,7 +67,7 @@ pub(super) struct Audio {
     resampler: Option<Resampler>,
     interleaved: Vec<f32>,
     mono: Vec<f32>,
-    /// Number of samples decoded so far, in the rate that Whisper models hear.
+    /// Number of samples decoded so far, at the sample rate of Whisper models.
     taken: u64,
     damaged: u32,
     is_over: bool,
@@ -108,7 +108,7 @@ impl Audio {
     }
 
     /// Decodes until `samples` has at least `most` samples, or to the end. Returns whether the
-    /// audio is over.
+    /// audio has ended.
     ///
     /// # Errors
     /// [`Error`]
@@ -209,9 +209,10 @@ fn clamped(sample: f32) -> f32 {
     sample.clamp(-1.0, 1.0)
 }
 
-/// Returns the source for the decoder: read while it arrives, or whole if its format requires that.
+/// Returns the decoder's source, which streams the audio, or first reads all of it if the format
+/// requires that.
 fn media(mut source: impl Read + Send + Sync + 'static) -> Result<Box<dyn MediaSource>, Error> {
-    /// Where the type of an MP4 file is.
+    /// The position of the type in an MP4 file.
     const HEAD: usize = 8;
     let cut = |error: io::Error| Error::Cut(error.to_string());
     let mut head = Vec::new();
@@ -246,12 +247,12 @@ fn cut_or(fault: &Fault, make: impl FnOnce(String) -> Error) -> Error {
     make(fault.to_string())
 }
 
-/// Converts one channel to the rate that Whisper models hear.
+/// Converts one channel to the sample rate of Whisper models.
 struct Resampler {
     inner: Async<f32>,
     rate: u32,
     pending: Vec<f32>,
-    /// Number of samples taken and made.
+    /// Numbers of input and output samples so far.
     taken: u64,
     made: u64,
     /// Number of samples of the filter's delay that are still to be dropped.

@@ -1,8 +1,7 @@
 //! Recognizes speech with whisper.cpp, one request at a time.
 //!
 //! Audio of any length is recognized in windows of bounded length. A window may end in the middle
-//! of a sentence: what was recognized there is recognized again at the beginning of the next
-//! window.
+//! of a sentence, so the speech at its end is recognized again at the beginning of the next window.
 
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,7 +21,7 @@ use super::transcript::{Segment, Transcript, Word};
 use crate::llm::worker::log;
 use crate::llm::worker::request::Refusal;
 
-/// Number of samples in a hundredth of a second, the unit of time of whisper.cpp.
+/// Number of samples in a tick: a hundredth of a second, whisper.cpp's unit of time.
 const TICK: usize = RATE as usize / 100;
 /// Maximum length of a window, in ticks. Its samples and their spectrum take about 150 MB.
 const WINDOW: usize = 10 * 60 * 100;
@@ -30,7 +29,8 @@ const WINDOW: usize = 10 * 60 * 100;
 const EDGE: i64 = 100;
 /// Ticks that whisper.cpp recognizes at a time; no segment is longer.
 const STRETCH: i64 = 30 * 100;
-/// Minimum length of audio in ticks, up to which silence is appended: whisper.cpp ignores less.
+/// Minimum length of audio, in ticks. Shorter audio is padded with silence, because whisper.cpp
+/// ignores it.
 const SHORTEST: usize = 110;
 
 /// A request to recognize speech.
@@ -42,7 +42,7 @@ pub(super) struct Job {
     pub events: Sender<Event>,
 }
 
-/// What happened to a request.
+/// An event of a request.
 #[derive(Debug)]
 pub(super) enum Event {
     /// A segment was recognized. The times are in ticks.
@@ -112,7 +112,7 @@ impl Engine {
         let of_file = |error: super::audio::Error| Refusal::of("file", error.to_string());
         let mut audio = Audio::open(audio).map_err(of_file)?;
         let mut language = self.language(ask)?;
-        // What a request leaves in its state would change the next transcript.
+        // Data that a request leaves in a reused state would change the next transcript.
         let mut state = self.context.create_state().map_err(|error| failed(&error))?;
         let mut samples = Vec::new();
         let mut done = Transcript::default();

@@ -7,10 +7,11 @@
 //! | `request` | validates the fields of a request |
 //! | `audio` | decodes and resamples audio while it arrives |
 //! | `engine` | recognizes speech, one request at a time, in windows of bounded length |
-//! | `transcript` | formats what was recognized |
+//! | `transcript` | formats transcripts |
 //!
 //! The process enters its sandbox before it opens the model's file, and from then on can read only
-//! that file. Decoders and whisper.cpp may crash at any time; the process has no state of its own.
+//! that file. Decoders and whisper.cpp may crash at any time; the process keeps no state that a
+//! crash could lose.
 
 #[cfg(feature = "whisper")]
 mod audio;

@@ -84,8 +84,8 @@ impl Ask {
     }
 }
 
-/// Returns the code of a language, which may have a region, such as `pt-BR`, or be a name. `auto`
-/// is no language.
+/// Returns the code of a language. The request states a code, a code with a region (`pt-BR`), or a
+/// name; `auto` is not a language.
 pub(super) fn language(text: &str) -> Result<String, Refusal> {
     let lower = text.to_ascii_lowercase();
     let code = lower.split(['-', '_']).next().unwrap_or_default();

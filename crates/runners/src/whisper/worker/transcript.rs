@@ -183,7 +183,7 @@ fn clock(ticks: i64, point: char) -> String {
     format!("{hours:02}:{minutes:02}:{:02}{point}{:03}", rest / 100, rest % 100 * 10)
 }
 
-/// Returns how much shorter a text becomes by compression, which shows repetitions.
+/// Returns the compression ratio of a text; a high ratio indicates repetitions.
 fn compression(text: &str) -> f64 {
     let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
     // Writing to memory cannot fail.
