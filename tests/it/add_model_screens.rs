@@ -1,4 +1,4 @@
-//! The form *Add a model* in a browser: it composes a command that names the values.
+//! The form *Add a model* in a browser: it composes a command with the entered values.
 
 use crate::support::Service;
 use crate::support::chromium::Chromium;

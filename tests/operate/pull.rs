@@ -42,7 +42,7 @@ fn digest(content: &[u8]) -> String {
     Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Answers a request for a file, with ranges as the request wants them.
+/// Answers a request for a file, with the range that the request states.
 fn serve(request: &Message, out: &mut TcpStream, content: &[u8], etag: &str) {
     let range = request
         .header("range")
@@ -160,8 +160,9 @@ impl Place {
     }
 }
 
-/// Serves one file at any path: half of it, until the gate opens; with every further request, as
-/// requested. `next` is the file and its version after the first request.
+/// Serves one file at any path. The first response stops at half of the file until the gate opens;
+/// later responses contain what the request asks for. `next` is the file and its version after the
+/// first request.
 fn interrupted(
     gate: &Gate,
     (first, etag): (Vec<u8>, &'static str),

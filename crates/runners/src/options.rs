@@ -279,7 +279,7 @@ impl Config {
     }
 }
 
-/// Returns whether a file is a model that needs no manifest, by its name.
+/// Returns whether a file's name shows that the file is a model that needs no manifest.
 #[must_use]
 pub fn is_model_file(file: &Path) -> bool {
     ["gguf", onnx::EXTENSION].iter().any(|known| has_extension(file, known))

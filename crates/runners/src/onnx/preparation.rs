@@ -31,7 +31,7 @@ pub(crate) enum Preparation {
     Audio(Audio),
 }
 
-/// How an image becomes a tensor: each channel of each pixel becomes
+/// How an image becomes a tensor: each channel of each pixel is converted to
 /// `(channel * scale - mean) / std`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

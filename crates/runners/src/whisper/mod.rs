@@ -57,7 +57,7 @@ pub const TYPE: Type = Type {
     read: |section, folder| Some(Arc::new(Options::read(section, folder)?)),
 };
 
-/// Returns whether a file without a manifest is a Whisper model, by its name.
+/// Returns whether a file's name shows that the file is a Whisper model.
 #[must_use]
 pub fn is_model_file(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();

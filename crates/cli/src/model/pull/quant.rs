@@ -55,8 +55,8 @@ impl Group {
     }
 }
 
-/// Chooses the files for `wanted`, a quantization or a file; without it, the default quantization
-/// or the nearest larger one.
+/// Chooses the files for `wanted`, a quantization or a file; without `wanted`, chooses the default
+/// quantization or the next larger quantization.
 ///
 /// # Errors
 /// Returns a sentence that follows the name of the repository.
@@ -104,7 +104,8 @@ pub(super) fn choose(files: &[RepositoryFile], wanted: Option<&str>) -> Result<C
     }
 }
 
-/// Chooses the default quantization, or the smallest model above it, or else the largest model.
+/// Chooses the default quantization, or the smallest model with a larger quantization, or else the
+/// largest model.
 fn by_default<'g>(
     groups: &'g [Group],
     files: &[RepositoryFile],

@@ -120,7 +120,7 @@ impl Web {
         answer.map_err(|error| unanswered(url, &error))
     }
 
-    /// Reads a small answer. `page` is the web page of what is asked for.
+    /// Reads a small answer. `page` is the web page of the repository.
     pub(super) async fn read(&self, url: &Url, page: &str, most: usize) -> anyhow::Result<Bytes> {
         let mut answer = self.get(url, &[]).await?;
         if answer.status != StatusCode::OK {

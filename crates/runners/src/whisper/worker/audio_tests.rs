@@ -1,4 +1,4 @@
-//! Tests of decoding: what is heard, and files that are damaged or hostile.
+//! Tests of decoding: the decoded sound, and damaged or hostile files.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -175,7 +175,7 @@ proptest! {
             3 => OGG.to_vec(),
             _ => M4A.to_vec(),
         };
-        // Heads are damaged as often as everything else.
+        // Damages headers as often as the rest of the file.
         let most = if at < 0.5 { 200 } else { file.len() - bytes.len() };
         let at = (at * 2.0).fract() * most as f64;
         let at = (at as usize).min(file.len() - bytes.len());

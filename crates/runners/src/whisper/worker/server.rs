@@ -121,7 +121,7 @@ async fn answer(
     read.await.unwrap_or_else(|refusal: Refusal| refused(&refusal))
 }
 
-/// Reads the first line of a request. Returns also the audio that follows.
+/// Reads the first line of a request. Also returns the audio that follows the line.
 async fn split(mut body: Incoming) -> Result<(Bytes, Upload), Refusal> {
     let mut read = BytesMut::new();
     loop {
@@ -160,7 +160,7 @@ async fn next(body: &mut Incoming) -> Option<Result<Bytes, hyper::Error>> {
     }
 }
 
-/// Passes the audio on to the decoder, until it needs no more.
+/// Passes the audio on to the decoder, until the decoder needs no more.
 async fn pass_on(audio: Upload, pieces: mpsc::Sender<io::Result<Bytes>>) {
     let Upload { first, mut rest } = audio;
     let mut piece = Some(Ok(first));
