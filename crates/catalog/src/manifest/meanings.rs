@@ -141,8 +141,8 @@ const MEANINGS: &[(&str, &str)] = &[
     ("runner.env", "Additional environment variables."),
     (
         "runner.memory_bytes",
-        "The limit on the memory of each process; without this key, there is no limit, except for \
-         `onnx`: 2 GiB and four times the size of the file.",
+        "The memory limit of each process. There is no limit by default, except for `onnx` (2 GiB \
+         plus four times the size of the file) and `whisper` (3 GiB plus twice the size).",
     ),
     (
         "runner.writable",

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use crate::http::excerpt;
 use orrery_config::reader::{Parsed, Section, json_beside};
 use orrery_config::values::{self, problem};
 
@@ -61,9 +62,11 @@ impl Graph {
     /// Returns the description of a node for messages: its ID, and its title or class.
     pub(super) fn name_of(&self, node: &str) -> String {
         let title = self.nodes.get(node).and_then(|node| node.pointer("/_meta/title")?.as_str());
+        // A server may send any text in place of an ID.
+        let id = excerpt(node.as_bytes());
         match title.filter(|title| !title.is_empty()).or_else(|| self.class(node)) {
-            Some(name) => format!("node {node} ({name})"),
-            None => format!("node {node}"),
+            Some(name) => format!("node {id} ({})", excerpt(name.as_bytes())),
+            None => format!("node {id}"),
         }
     }
 

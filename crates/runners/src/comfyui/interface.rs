@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use super::UPLOAD_PREFIX;
 use super::graph::{Graph, Input};
 use crate::ModelInterface;
 use orrery_domain::model::OutputType;
@@ -127,7 +128,12 @@ fn property(declaration: &Value) -> Option<(Map<String, Value>, Kind)> {
             set("type", "string".into());
             set("format", "uri".into());
         } else {
-            set("enum", choices.into());
+            // Uploads of other requests stay on the server.
+            let is_upload = |choice: &&Value| {
+                choice.as_str().is_some_and(|name| name.starts_with(UPLOAD_PREFIX))
+            };
+            let own = choices.iter().filter(|choice| !is_upload(choice));
+            set("enum", own.cloned().collect());
         }
     }
     if let Some(default) = options.get("default").filter(|_| kind == Kind::Value) {

@@ -33,6 +33,8 @@ use orrery_http::client::Client;
 use orrery_runtime::Tasks;
 use orrery_schema as schema;
 
+/// The start of the names of uploaded files.
+const UPLOAD_PREFIX: &str = "orrery-";
 /// The path that reports the health of a server.
 const HEALTH: &str = "/system_stats";
 

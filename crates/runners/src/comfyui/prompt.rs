@@ -14,10 +14,10 @@ use tokio::sync::Notify;
 use url::Url;
 use uuid::Builder;
 
-use super::ComfyRunner;
 use super::graph::Input;
 use super::interface::{Kind, random_seed};
 use super::progress::Watch;
+use super::{ComfyRunner, UPLOAD_PREFIX};
 use crate::http::{excerpt, failure_of, unreadable};
 use crate::{Job, Success};
 use orrery_domain::attempt::Failure;
@@ -147,6 +147,12 @@ impl Prompt<'_> {
             id: Some(self.id.clone()),
         };
         if !is_queued {
+            // The prompt may have ended since the history was read.
+            let history = self.get(&format!("/history/{}", self.id)).await?;
+            if let Some(entry) = self.entry(history) {
+                cancel.id = None;
+                return Ok(entry);
+            }
             self.submit().await?;
             cancel.id = Some(self.id.clone());
         }
@@ -211,7 +217,7 @@ impl Prompt<'_> {
         let digest: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
         let extension = file.name.rsplit_once('.').map(|(_, extension)| extension);
         let extension = extension.filter(|it| it.bytes().all(|byte| byte.is_ascii_alphanumeric()));
-        let name = format!("orrery-{digest}.{}", extension.unwrap_or("bin"));
+        let name = format!("{UPLOAD_PREFIX}{digest}.{}", extension.unwrap_or("bin"));
         // The file cannot contain its own digest. A boundary has at most 70 characters.
         let boundary = format!("orrery-{digest}");
         let mut body = Vec::with_capacity(file.bytes.len() + 1024);

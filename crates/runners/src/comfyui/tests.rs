@@ -146,7 +146,8 @@ fn comfyui_maps_every_type_of_input() {
             json!({"type": "number", "description": "How much.", "title": "text"}),
         ),
         (json!(["BOOLEAN"]), json!({"type": "boolean", "title": "text"})),
-        (json!([["a", "b"]]), json!({"enum": ["a", "b"], "title": "text"})),
+        // Uploads of other requests are not offered.
+        (json!([["a", "orrery-0f.png", "b"]]), json!({"enum": ["a", "b"], "title": "text"})),
         (
             json!(["COMBO", {"options": ["x.png"], "image_upload": true}]),
             json!({"type": "string", "format": "uri", "title": "text"}),

@@ -51,6 +51,10 @@ const DEFAULT_BEAM: u32 = 5;
 /// Maximum beam width that whisper.cpp supports.
 const BEAM_MAX: u32 = 8;
 
+/// Default memory limit in bytes, in addition to twice the size of the file: a small file of audio
+/// can claim large tables.
+const DEFAULT_MEMORY: u64 = 3 * 1024 * 1024 * 1024;
+
 /// The manifest section of this runner type.
 pub const TYPE: Type = Type {
     name: "whisper",
@@ -130,6 +134,8 @@ impl Options {
         let rejected = self.header.as_ref().err();
         let fault = rejected.map(|error| format!("its file {} {error}", self.file.display()));
         let file_bytes = header.map_or(0, |header| header.file_bytes);
+        let default_memory = file_bytes.saturating_mul(2).saturating_add(DEFAULT_MEMORY);
+        let memory_bytes = self.memory_bytes.unwrap_or(default_memory);
         Program {
             command: "whisper-worker",
             arguments,
@@ -138,7 +144,7 @@ impl Options {
             quantization: header.map(|header| header.quantization),
             context: None,
             threads: self.threads,
-            memory_bytes: self.memory_bytes,
+            memory_bytes: Some(memory_bytes),
             memory_estimate: file_bytes.saturating_add(file_bytes / 3).saturating_add(BESIDE),
             idle_unload: self.idle_unload,
             load: self.load,
@@ -294,7 +300,11 @@ impl WhisperRunner {
                 return Err(self.failure(ErrorClass::ProviderError, &what));
             };
             reader.push(&piece);
-            while let Some(event) = reader.next_event().ok().flatten() {
+            loop {
+                let event = reader.next_event().map_err(|_too_long| {
+                    self.failure(ErrorClass::ProviderError, "an event of its answer is too long")
+                })?;
+                let Some(event) = event else { break };
                 let data = event.data.unwrap_or_default();
                 let mut event: Map<String, Value> =
                     serde_json::from_slice(&data).unwrap_or_default();

@@ -280,6 +280,11 @@ impl<'d> Part<'d> {
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             bail!("another command is pulling {}", target.display());
         }
+        // Another command may have renamed the file before it was locked.
+        let (placed, own) = (fs::symlink_metadata(&path)?, file.metadata()?);
+        if (placed.dev(), placed.ino()) != (own.dev(), own.ino()) || own.nlink() != 1 {
+            bail!("{} was replaced or is a link: run the command again", path.display());
+        }
         if item.size.is_some_and(|size| size > FILE_BYTES_MAX) {
             bail!("{} has more than {FILE_BYTES_MAX} bytes", target.display());
         }
@@ -364,7 +369,10 @@ impl<'d> Part<'d> {
             .ok_or_else(|| Error::Final("the source sends an invalid Content-Range".to_owned()))?;
         let other = digest_of(answer).zip(self.former).is_some_and(|(new, known)| new != known);
         let has_size = self.size.is_none_or(|size| total.is_none_or(|total| total == size));
-        Ok(start == Some(self.length) && has_size && !other)
+        let etag = answer.headers.get(ETAG).and_then(|etag| etag.to_str().ok());
+        let known = self.validator.as_deref().filter(|known| known.starts_with('"'));
+        let has_changed = known.zip(etag).is_some_and(|(known, new)| known != new);
+        Ok(start == Some(self.length) && has_size && !other && !has_changed)
     }
 
     /// Returns whether a response says that the part is the whole file.
@@ -415,7 +423,14 @@ impl<'d> Part<'d> {
         let sha256 = self.sha256.map(|digest| digest.to_string());
         let about = About { url: shown(url), validator: self.validator.clone(), sha256 };
         let about = serde_json::to_vec(&about).map_err(|error| written(error.into()))?;
-        fs::write(&self.about_path, about).map_err(written)
+        let folder = self.target.parent().unwrap_or(Path::new("."));
+        let placed = || -> io::Result<()> {
+            let mut file = tempfile::Builder::new().prefix(".new-").tempfile_in(folder)?;
+            file.write_all(&about)?;
+            file.persist(&self.about_path)?;
+            Ok(())
+        };
+        placed().map_err(written)
     }
 
     /// Checks that a piece belongs to the file.
@@ -440,7 +455,7 @@ impl<'d> Part<'d> {
         let shown = self.target.display();
         let failed = || format!("{shown} cannot be written");
         let digest = Digest(self.hash.finalize().into());
-        if let Some(expected) = self.sha256.filter(|expected| *expected != digest) {
+        if let Some(expected) = self.sha256.or(self.former).filter(|known| *known != digest) {
             fs::remove_file(&self.path).with_context(failed)?;
             drop(fs::remove_file(&self.about_path));
             bail!(
@@ -486,7 +501,7 @@ fn digest_of(answer: &Answer) -> Option<Digest> {
         let bytes = STANDARD.decode(item.split(':').next()?).ok()?;
         Some(Digest(bytes.try_into().ok()?))
     };
-    in_header().or(answer.linked)
+    answer.linked.or_else(in_header)
 }
 
 #[cfg(test)]
@@ -511,6 +526,19 @@ mod tests {
         let count = other.read(&mut request).await.unwrap();
         other.write_all(second.as_bytes()).await.unwrap();
         String::from_utf8_lossy(&request[..count]).into_owned()
+    }
+
+    #[test]
+    fn part_that_is_a_link_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let other = folder.path().join("other");
+        fs::write(&other, "kept").unwrap();
+        std::os::unix::fs::symlink(&other, folder.path().join("m.gguf.part")).unwrap();
+        let from = From::Web("http://h/m.gguf".parse().unwrap());
+        let item = Item { from, name: "m.gguf".into(), size: None, sha256: None };
+        let error = Part::open(&folder.path().join("m.gguf"), &item).err().unwrap();
+        assert!(error.to_string().contains("was replaced or is a link"), "{error}");
+        assert_eq!(fs::read_to_string(other).unwrap(), "kept");
     }
 
     #[tokio::test]

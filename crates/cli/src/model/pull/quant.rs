@@ -37,7 +37,7 @@ struct Group {
 
 impl Group {
     fn bytes(&self) -> u64 {
-        self.files.iter().filter_map(|file| file.size).sum()
+        self.files.iter().filter_map(|file| file.size).fold(0, u64::saturating_add)
     }
 
     fn rank(&self) -> u32 {

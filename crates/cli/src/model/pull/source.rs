@@ -259,6 +259,9 @@ async fn on_hub(
     // All files come from the commit that was listed, even if the repository changes in the
     // meantime.
     let is_commit = |sha: &String| sha.len() == 40 && sha.bytes().all(|c| c.is_ascii_hexdigit());
+    if listing.siblings.len() > FOLDER_FILES_MAX {
+        bail!("{page} has more than {FOLDER_FILES_MAX} files");
+    }
     let revision = listing.sha.filter(is_commit).unwrap_or_else(|| "main".to_owned());
     let file = |sibling: Sibling| {
         let path = utf8_percent_encode(&sibling.rfilename, IN_PATH);
