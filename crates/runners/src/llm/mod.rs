@@ -270,7 +270,7 @@ fn chat_schema() -> Value {
 }
 
 /// Returns the modification time of a file.
-fn changed(file: &Path) -> Option<SystemTime> {
+pub(crate) fn changed(file: &Path) -> Option<SystemTime> {
     std::fs::metadata(file).and_then(|found| found.modified()).ok()
 }
 

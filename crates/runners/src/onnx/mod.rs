@@ -36,7 +36,7 @@ use self::preparation::{Labels, Named, Preparation};
 use super::builtin::images;
 use super::llm::{
     DEFAULT_IDLE, IDLE_MAX, IDLE_MIN, Load, MEMORY_MAX, MEMORY_MIN, OpenError, Process, Program,
-    THREADS_MAX, existing,
+    THREADS_MAX, changed, existing,
 };
 use super::options::{self, Dependencies, Model, Type};
 use super::source::Sources;
@@ -125,7 +125,7 @@ impl Options {
         let bytes = graph.as_ref().map_or(0, |graph| graph.file_bytes);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
-            changed: std::fs::metadata(&file).and_then(|found| found.modified()).ok(),
+            changed: changed(&file),
             graph,
             inputs: Named::new(),
             outputs: Named::new(),

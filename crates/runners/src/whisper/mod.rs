@@ -23,7 +23,7 @@ use serde_json::{Map, Value, json};
 use self::header::Header;
 use super::llm::{
     DEFAULT_IDLE, IDLE_MAX, IDLE_MIN, InUse, Load, MEMORY_MAX, MEMORY_MIN, OpenError, Process,
-    Program, THREADS_MAX, default_threads, existing, worker as llm_worker,
+    Program, THREADS_MAX, changed, default_threads, existing, worker as llm_worker,
 };
 use super::openai::answer::{self, Body};
 use super::options::{self, Dependencies, Model, Type};
@@ -111,7 +111,7 @@ impl Options {
     #[must_use]
     pub fn of_file(file: PathBuf) -> Self {
         Self {
-            changed: std::fs::metadata(&file).and_then(|found| found.modified()).ok(),
+            changed: changed(&file),
             header: Header::read(&file),
             language: None,
             beam: DEFAULT_BEAM,
